@@ -1,0 +1,171 @@
+"""compile, replay, verify: what runs Triton."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..manifest import file
+from ..manifest.errors import JitreplayError
+from ..manifest.settings import settings
+from ..replayer.outcome import NOT_WARM, Outcome, Report
+from .output import DIFFERS, Unusable, note, print_json, progress, say, table
+
+_FILE = click.argument("path", type=click.Path(path_type=Path), metavar="FILE")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON (docs/json.md has its shape).")
+_ALLOW = click.option(
+    "--allow",
+    multiple=True,
+    metavar="PACKAGE",
+    help="A package that may be imported to find kernels; also JITREPLAY_ALLOW. Installed packages that need Triton or "
+    "torch are allowed already.",
+)
+_CACHE = click.option(
+    "--cache-dir", type=click.Path(path_type=Path), help="The Triton cache directory to use instead of TRITON_CACHE_DIR."
+)
+
+
+def _target(required: bool, many: bool = False) -> Any:
+    return click.option(
+        "--target",
+        "targets" if many else "target",
+        required=required,
+        multiple=many,
+        metavar="TARGET",
+        help="The GPU to compile for, such as cuda:90, cuda:90/H200 or hip:gfx942; none is needed on this machine.",
+    )
+
+
+@click.command("compile")
+@_FILE
+@_target(required=True, many=True)
+@click.option("--cache-dir", required=True, type=click.Path(path_type=Path), help="The Triton cache directory to fill.")
+@_ALLOW
+@_JSON
+def compile_command(path: Path, targets: tuple[str, ...], cache_dir: Path, allow: tuple[str, ...], as_json: bool) -> None:
+    """Fill a Triton cache directory with every variant of a manifest, on a machine without a GPU."""
+    report = Report()
+    for target in targets:
+        found = _run(path, target, cache_dir, allow, load=False)
+        report.results.extend(found.results)
+        report.drift.extend(line for line in found.drift if line not in report.drift)
+        for stage, spent in found.seconds.items():
+            report.seconds[stage] = report.seconds.get(stage, 0.0) + spent
+    _print(report, as_json, f"cache: {cache_dir}")
+
+
+@click.command("replay")
+@_FILE
+@_target(required=False)
+@_CACHE
+@_ALLOW
+@click.option("--load/--no-load", default=True, help="Also load each binary on the device (default).")
+@click.option("--strict", is_flag=True, help="Stop at the first variant that does not become warm; also JITREPLAY_STRICT.")
+@_JSON
+def replay_command(
+    path: Path,
+    target: str | None,
+    cache_dir: Path | None,
+    allow: tuple[str, ...],
+    load: bool,
+    strict: bool,
+    as_json: bool,
+) -> None:
+    """Replay a manifest in this process: compile and load every variant, report what became of each.
+
+    What stays afterwards is Triton's disk cache. A server replays in its own process, by `jitreplay.replay(...)`.
+    """
+    _print(_run(path, target, cache_dir, allow, load, strict or settings().strict), as_json)
+
+
+@click.command("verify")
+@_FILE
+@_target(required=False)
+@_CACHE
+@_ALLOW
+@_JSON
+def verify_command(path: Path, target: str | None, cache_dir: Path | None, allow: tuple[str, ...], as_json: bool) -> None:
+    """Exit with 0 only if nothing of a manifest would compile; with 1 and the list of what would.
+
+    It compiles nothing. It uses the recorded values, so it cannot know what a deployment with another configuration
+    (max_model_len, block size, ...) would launch.
+    """
+    from ..replayer.replay import verify
+
+    manifest = file.load(path)
+    _prepare(target, cache_dir)
+    with progress("verifying") as update:
+        report = verify(manifest, allow=_allowed(allow), progress=update)
+    _print(report, as_json, "checked with the recorded values; another configuration may launch other variants")
+
+
+def _prepare(target: str | None, cache_dir: Path | None) -> None:
+    """Set the cache directory, then the target, before Triton looks at either."""
+    if cache_dir is not None:
+        os.environ["TRITON_CACHE_DIR"] = str(cache_dir.absolute())
+    try:
+        if target:
+            from ..jit.headless import install
+
+            install(target)
+        else:
+            from ..jit.environment import live_target
+
+            live_target()
+    except (ValueError, JitreplayError) as error:
+        raise Unusable(str(error)) from None
+    except Exception as error:
+        raise Unusable(f"no GPU that Triton can use here ({_line(error)}); give --target, such as --target cuda:90") from None
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _allowed(allow: tuple[str, ...]) -> tuple[str, ...]:
+    from ..jit.resolve import triton_packages
+
+    return (*allow, *settings().allow, *sorted(triton_packages()))
+
+
+def _run(
+    path: Path, target: str | None, cache_dir: Path | None, allow: tuple[str, ...], load: bool, strict: bool = False
+) -> Report:
+    from ..replayer.replay import replay
+
+    manifest = file.load(path)
+    _prepare(target, cache_dir)
+    with progress(f"replaying for {target}" if target else "replaying") as update:
+        return replay(manifest, allow=_allowed(allow), load=load, strict=strict, progress=update)
+
+
+def _print(report: Report, as_json: bool, tail: str = "") -> None:
+    if report.error:
+        raise Unusable(report.error)
+    if as_json:
+        print_json(report.as_data())
+    else:
+        _print_text(report, tail)
+    if not report.warm:
+        raise SystemExit(DIFFERS)
+
+
+def _print_text(report: Report, tail: str) -> None:
+    for line in report.drift:
+        note(f"differs from the recording: {line}")
+    told = [r for r in report.results if r.reason]
+    groups = Counter((r.variant.kernel.name, r.outcome.value, r.reason) for r in told if r.outcome is Outcome.SKIPPED)
+    rows = [(r.outcome.value, r.variant.kernel.name, r.variant.digest[:8], r.reason) for r in told if r.outcome is not Outcome.SKIPPED]
+    rows += [(outcome, name, f"{n} variants" if n > 1 else "1 variant", reason) for (name, outcome, reason), n in groups.items()]
+    rows.sort(key=lambda row: Outcome(row[0]) not in NOT_WARM)
+    if rows:
+        table(("outcome", "kernel", "variant", "reason"), rows)
+        say("")
+    counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.counts.items()) or "no variants"
+    say(f"{len(report.results)} variants in {report.seconds.get('total', 0.0):.1f} s: {counts}")
+    if tail:
+        say(tail)

@@ -1,0 +1,1 @@
+"""One module per serving engine: its buffers, its settings, and when to replay."""

@@ -1,0 +1,79 @@
+"""Triton's disk cache: whether an entry is there and whole, told without compiling or loading anything."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .internals import internals
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cache entry: its hash, its folder, and what is wrong with it ("" when a launch would find it whole)."""
+
+    hash: str
+    folder: str
+    fault: str = ""
+
+
+def locate(fn: Any, signature: Any, constexprs: Any, options: Any, attrs: Any) -> Entry:
+    """Return the entry that `triton.compile` would look for (3.6.0 to 3.9.0: `get_cache_key`, `FileCacheManager`)."""
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.compiler import make_backend
+    from triton.runtime.cache import _base32, get_cache_key
+
+    names = internals()
+    backend = make_backend(names.driver.active.get_current_target())
+    source = fn.ASTSource(fn, signature, constexprs, attrs)
+    parsed = backend.parse_options(dict(options.__dict__, **source.parse_options()))
+    key = get_cache_key(source, backend, parsed, env_vars=get_cache_invalidating_env_vars())
+    hook = getattr(names.knobs.runtime, "add_stages_inspection_hook", None)
+    if hook is not None and [int(part) for part in names.version.split(".")[:2]] >= [3, 7]:
+        key += hook()[0]
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    folder = Path(names.knobs.cache.dir) / _base32(digest)
+    return Entry(digest, str(folder), fault(folder, source.name[:150], backend.binary_ext))
+
+
+def fault(folder: Path, name: str, binary: str) -> str:
+    """Return what is wrong with an entry, or "" when its group, metadata and binary are there and whole."""
+    group = folder / f"__grp__{name}.json"
+    try:
+        children = json.loads(group.read_text())["child_paths"]
+    except FileNotFoundError:
+        return "not in the cache"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{group.name} cannot be read ({type(error).__name__})"
+    for suffix in ("json", binary):
+        path = children.get(f"{name}.{suffix}")
+        if path is None or not Path(path).exists():
+            return f"its {suffix} is missing"
+    try:
+        json.loads(Path(children[f"{name}.json"]).read_text())
+    except (OSError, ValueError):
+        return "its metadata is cut"
+    return "" if whole_elf(Path(children[f"{name}.{binary}"])) else f"its {binary} is cut"
+
+
+def whole_elf(path: Path) -> bool:
+    """Whether a 64-bit ELF file (cubin, hsaco) is as long as its own headers say."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return False
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return False
+    sections, size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
+    if sections + size * count > len(data):
+        return False
+    for index in range(count):
+        kind = struct.unpack_from("<I", data, sections + index * size + 4)[0]
+        offset, length = struct.unpack_from("<QQ", data, sections + index * size + 24)
+        if kind != 8 and offset + length > len(data):  # 8: SHT_NOBITS takes no room in the file
+            return False
+    return True

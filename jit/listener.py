@@ -1,0 +1,45 @@
+"""A link in the chain of `knobs.compilation.listener`, Triton's single slot for compile events."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from .internals import internals
+
+
+class Listener:
+    """Notes, per thread, whether the last compile was a disk hit; calls on what was in the slot before.
+
+    Read on Triton 3.6.0 to 3.9.0: the slot is called with keywords (src, metadata, metadata_group, times,
+    cache_hit), in the compiling thread, and what it raises goes into the launch, so nothing is raised here.
+    """
+
+    def __init__(self) -> None:
+        self._previous: Any = None
+        self._on = False
+        self._seen = threading.local()
+
+    def install(self) -> None:
+        slot = internals().knobs.compilation
+        self._previous, self._on = slot.listener, True
+        slot.listener = self
+
+    def uninstall(self) -> None:
+        """Put back what was there; when another tool has wrapped us since, stay as an inert link."""
+        self._on = False
+        slot = internals().knobs.compilation
+        if slot.listener is self:
+            slot.listener = self._previous
+
+    def take(self) -> bool | None:
+        """Return whether this thread's last compile was a disk hit, or None when none was seen; then forget it."""
+        hit = getattr(self._seen, "hit", None)
+        self._seen.hit = None
+        return hit
+
+    def __call__(self, **event: Any) -> None:
+        if self._on:
+            self._seen.hit = bool(event.get("cache_hit"))
+        if self._previous is not None:
+            self._previous(**event)

@@ -1,0 +1,171 @@
+"""The miss path: what `JITFunction.run` does when it has no kernel for a key. A hit never comes here."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .internals import internals
+from .listener import Listener
+
+_local = threading.local()
+
+
+class replaying:  # noqa: N801 - used as a statement
+    """Marks this thread's misses as a replay's, so that a recorder does not take them for the program's."""
+
+    def __enter__(self) -> None:
+        _local.replaying = getattr(_local, "replaying", 0) + 1
+
+    def __exit__(self, *exc: object) -> None:
+        _local.replaying -= 1
+
+
+@dataclass(slots=True)
+class Miss:
+    """One key that was compiled, with the launch that asked for it. Holds live arguments: read it and let it go.
+
+    `bound` maps parameter names to arguments; `specialization` is Triton's list of (type, class); `options` are the
+    non-parameter keywords as the caller gave them plus what `run` added; `grid` is a tuple of integers, "callable",
+    or None; `seconds` is the time of the compile, `disk_hit` whether Triton's disk cache had it (None: unknown).
+    """
+
+    fn: Any
+    key: str
+    device: Any
+    bound: dict[str, Any]
+    specialization: list[Any]
+    options: dict[str, Any]
+    grid: tuple[int, ...] | str | None
+    warmup: bool
+    kernel: Any
+    seconds: float
+    disk_hit: bool | None
+    replayed: bool
+
+
+class MissHook:
+    """Wraps `JITFunction._pack_args` and `_do_compile` (Triton 3.6.0 to 3.9.0) and reports each compiled key.
+
+    `on_miss(Miss)` runs in the launching thread after the kernel is in Triton's cache. What it raises goes to
+    `on_error`, never into the launch. `on_failure(fn)` is told of a compile that raised.
+    """
+
+    def __init__(
+        self,
+        on_miss: Callable[[Miss], None],
+        on_error: Callable[[Exception], None],
+        on_failure: Callable[[Any, BaseException], None] | None = None,
+    ) -> None:
+        self._on_miss, self._on_error, self._on_failure = on_miss, on_error, on_failure
+        self._listener = Listener()
+        self._on = False
+        self._originals: tuple[Any, Any] | None = None
+        self._wrappers: tuple[Any, Any] | None = None
+
+    def install(self) -> None:
+        """Put the wrappers in place. Raises Unsupported when this Triton lacks a name."""
+        cls = internals().JITFunction
+        self._originals = (cls.__dict__["_pack_args"], cls.__dict__["_do_compile"])
+        self._wrappers = (self._wrap_pack(self._originals[0]), self._wrap_compile(self._originals[1]))
+        self._listener.install()
+        cls._pack_args, cls._do_compile = self._wrappers
+        self._on = True
+
+    def uninstall(self) -> None:
+        """Take the wrappers off where they are the top ones; under another tool's they stay as inert pass-throughs."""
+        self._on = False
+        if self._originals is None or self._wrappers is None:
+            return
+        cls = internals().JITFunction
+        for name, ours, original in zip(("_pack_args", "_do_compile"), self._wrappers, self._originals, strict=True):
+            if cls.__dict__.get(name) is ours:
+                setattr(cls, name, original)
+        self._listener.uninstall()
+        self._originals = self._wrappers = None
+
+    def _wrap_pack(self, original: Any) -> Any:
+        hook = self
+
+        def _pack_args(fn: Any, *args: Any, **kwargs: Any) -> Any:
+            packed = original(fn, *args, **kwargs)
+            if hook._on:
+                try:
+                    _, _, bound, specialization, options = args[:5]
+                    _local.pending = (
+                        getattr(fn, "_jitreplay_kernel", fn),
+                        bound,
+                        list(specialization),
+                        dict(options),
+                        _grid(sys._getframe(1)),
+                    )
+                except Exception as error:
+                    hook._on_error(error)
+            return packed
+
+        return _pack_args
+
+    def _wrap_compile(self, original: Any) -> Any:
+        hook = self
+
+        def _do_compile(fn: Any, *args: Any, **kwargs: Any) -> Any:
+            if not hook._on:
+                return original(fn, *args, **kwargs)
+            pending, _local.pending = getattr(_local, "pending", None), None
+            hook._listener.take()
+            start = time.perf_counter()
+            try:
+                kernel = original(fn, *args, **kwargs)
+            except BaseException as error:
+                if hook._on_failure is not None:
+                    hook._on_failure(fn, error)
+                raise
+            # None: another tool's cache hook cancelled the compile. No `_pack_args`: Triton's own `preload`.
+            if kernel is not None and pending is not None and pending[0] is fn:
+                try:
+                    hook._report(kernel, pending, args, kwargs, time.perf_counter() - start)
+                except Exception as error:
+                    hook._on_error(error)
+            return kernel
+
+        return _do_compile
+
+    def _report(self, kernel: Any, pending: Any, args: Any, kwargs: Any, seconds: float) -> None:
+        names = ("key", "signature", "device", "constexprs", "options", "attrs", "warmup")
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        fn, bound, specialization, options, grid = pending
+        self._on_miss(
+            Miss(
+                fn,
+                given["key"],
+                given["device"],
+                bound,
+                specialization,
+                options,
+                None if given["warmup"] else grid,
+                bool(given["warmup"]),
+                kernel,
+                seconds,
+                self._listener.take(),
+                bool(getattr(_local, "replaying", 0)),
+            )
+        )
+
+
+def _grid(frame: Any) -> tuple[int, ...] | str | None:
+    """Return the grid of the `run` that is on the stack. A callable is the user's code and is not called."""
+    for _ in range(4):  # other tools may have wrapped `_pack_args` too
+        if frame is None or frame.f_code.co_name == "run":
+            break
+        frame = frame.f_back
+    grid = frame.f_locals.get("grid") if frame is not None else None
+    if grid is None:
+        return None
+    if callable(grid):
+        return "callable"
+    dims = tuple(grid)
+    return dims if all(type(dim) is int for dim in dims) else "callable"

@@ -1,0 +1,1 @@
+"""The data and its file: needs neither torch nor triton."""

@@ -1,0 +1,1 @@
+"""From a launch to a journal: hook, capture, write."""

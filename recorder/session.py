@@ -1,0 +1,237 @@
+"""A recording: from the hooks in Triton to the journal of this process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from ..manifest.errors import JitreplayError
+from ..manifest.journal import VariantEvent
+from ..manifest.model import Phase, digest
+from ..manifest.settings import set_log_level, settings
+from .phase import current, ready
+
+if TYPE_CHECKING:
+    from ..jit.look import Look
+    from ..jit.miss import Miss, MissHook
+    from .journal import Writer
+
+LOGGER = logging.getLogger("jitreplay")
+MOST = 200_000
+"""Variants that one process records at most; what comes after is counted as dropped."""
+
+__all__ = ["Recorder", "ready", "start_from_environment"]
+
+
+class Recorder:
+    """Records each Triton kernel variant that this process, and what it forks, compiles or first launches.
+
+        with Recorder("recording"):
+            serve()
+
+    It never raises into a launch, changes no argument or result and keeps no tensor. A warm launch runs Triton's own
+    code. Spawned processes record too when `JITREPLAY_RECORD` is set for them (`jitreplay record` does that).
+
+    `folder` gets one journal per process. `counts` says what was recorded, dropped, or went wrong.
+    Raises JitreplayError from `start` when this Triton lacks something that it needs.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, most: int = MOST) -> None:
+        self.folder = os.path.abspath(folder)
+        self.counts = {"variants": 0, "launches": 0, "dropped": 0, "errors": 0, "failed compiles": 0}
+        self.rank = ""
+        self._most = most
+        self._hook: MissHook | None = None
+        self._writer: Writer | None = None
+        self._looks: list[Look] = []
+        self._seen: dict[tuple[int, str], bool] = {}
+        self._alive: dict[int, weakref.ref[Any]] = {}
+        self._told = False
+        self._settings: dict[str, Any] = {}
+
+    def start(self) -> Recorder:
+        """Install the hooks. Returns itself. Starting twice is one start."""
+        from ..jit.miss import MissHook
+        from .journal import Writer
+
+        if self._hook is not None:
+            return self
+        self._writer = Writer(self.folder)
+        hook = MissHook(self._on_miss, self._trouble, self._on_failure)
+        hook.install()
+        self._hook = hook
+        _active.add(self)
+        return self
+
+    def stop(self) -> None:
+        """Take the hooks and looks off, write the closing counts. Stopping twice is one stop."""
+        if self._hook is None or self._writer is None:
+            return
+        self._hook.uninstall()
+        self._hook = None
+        for look in self._looks:
+            look.remove()
+        self._looks.clear()
+        _active.discard(self)
+        lost = {name: self.counts[name] for name in ("dropped", "errors", "failed compiles") if self.counts[name]}
+        try:
+            with self._writer.lock:
+                if lost and self._writer.path is not None:
+                    self._writer.write(b"S", lost)
+                self._writer.close()
+        except OSError as error:
+            self._trouble(error)
+        LOGGER.info("recorded %d variants to %s", self.counts["variants"], self._writer.path or "no file")
+
+    def __enter__(self) -> Recorder:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def describe(self, **engine: Any) -> None:
+        """Give the engine's settings for the header, before the first event or after it."""
+        self._settings.update(engine)
+
+    @property
+    def path(self) -> str | None:
+        """The journal of this process, or None before its first event."""
+        return os.fspath(self._writer.path) if self._writer is not None and self._writer.path is not None else None
+
+    def _on_failure(self, fn: Any, error: BaseException) -> None:
+        self.counts["failed compiles"] += 1
+
+    def _on_miss(self, miss: Miss) -> None:
+        from . import capture
+
+        key = (id(miss.fn), digest(miss.key))
+        if self._is_known(miss, key):
+            return
+        texts = capture.specs(miss)
+        event = None
+        if not miss.replayed:
+            if self.counts["variants"] >= self._most:
+                self.counts["dropped"] += 1
+                return
+            event = self._write_variant(miss, texts)
+        if miss.warmup:
+            self._watch(miss, texts, event)
+
+    def _is_known(self, miss: Miss, key: tuple[int, str]) -> bool:
+        """Whether this key of this very kernel was seen with as much: a failed launch or another device repeats it."""
+        alive = self._alive.get(key[0])
+        if alive is None or alive() is not miss.fn:
+            self._alive[key[0]] = weakref.ref(miss.fn)
+            for old in [k for k in self._seen if k[0] == key[0]]:
+                del self._seen[old]
+        real = not miss.warmup
+        if self._seen.get(key, False) or (key in self._seen and not real):
+            return True
+        self._seen[key] = real
+        return False
+
+    def _write_variant(self, miss: Miss, texts: tuple[str, ...]) -> VariantEvent:
+        from . import capture
+
+        with self._open(miss.fn) as (writer, kernel):
+            event = capture.of_miss(miss, texts, kernel, current(), self.counts["variants"])
+            writer.write(b"V", event)
+            self.counts["variants"] += 1
+        return event
+
+    def _open(self, fn: Any) -> _Open:
+        return _Open(self, fn)
+
+    def _watch(self, miss: Miss, texts: tuple[str, ...], event: VariantEvent | None) -> None:
+        """Look at the first real launch of what was compiled without one. Keeps nothing of the miss but its key."""
+        from ..jit.look import Look, when_compiled
+        from . import capture
+
+        fn, mark = weakref.ref(miss.fn), digest(miss.key)
+        options = event.options if event is not None else capture.of_miss(miss, texts, 0, Phase.NEVER, 0).options
+
+        def noted(grid: tuple[int, ...], values: tuple[Any, ...]) -> None:
+            kernel_fn = fn()
+            if kernel_fn is None or self._hook is None:
+                return
+            with self._open(kernel_fn) as (writer, kernel):
+                blank = VariantEvent(kernel, mark, (), options, None, Phase.NEVER, False, order=self.counts["variants"])
+                writer.write(b"V", capture.of_launch(blank, values, texts, grid, current()))
+                self.counts["launches"] += 1
+            self._seen[(id(kernel_fn), mark)] = True
+
+        def attach(kernel: Any) -> None:
+            self._looks = [look for look in self._looks if look.waiting]
+            self._looks.append(Look(kernel, noted, self._trouble))
+
+        when_compiled(miss.kernel, attach, self._trouble)
+
+    def _trouble(self, error: Exception) -> None:
+        """Count what went wrong; say it once. The launch goes on."""
+        self.counts["errors"] += 1
+        if not self._told:
+            self._told = True
+            LOGGER.warning("recording to %s is in trouble, launches go on: %s: %s", self.folder, type(error).__name__, error)
+
+    def _after_fork(self) -> None:
+        if self._writer is not None:
+            self._writer.forget()
+            self.counts = dict.fromkeys(self.counts, 0)
+
+
+class _Open:
+    """Holds the journal's lock for one event, with the file begun and the kernel written."""
+
+    def __init__(self, recorder: Recorder, fn: Any) -> None:
+        self._recorder, self._fn = recorder, fn
+
+    def __enter__(self) -> tuple[Writer, int]:
+        from ..jit.environment import environment
+        from ..jit.source import kernel
+
+        writer = self._recorder._writer
+        assert writer is not None
+        described = kernel(self._fn)
+        writer.lock.acquire()
+        try:
+            if writer.path is None:
+                writer.begin(environment(**self._recorder._settings))
+            return writer, writer.kernel(described)
+        except BaseException:
+            writer.lock.release()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        writer = self._recorder._writer
+        assert writer is not None
+        writer.lock.release()
+
+
+_active: set[Recorder] = set()
+
+
+def _after_fork() -> None:
+    for recorder in list(_active):
+        recorder._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def start_from_environment() -> Recorder | None:
+    """Start the recording that `JITREPLAY_RECORD` asks for, until the process ends. Called once Triton is imported."""
+    chosen = settings()
+    if not chosen.record or chosen.disabled:
+        return None
+    set_log_level(chosen.log)
+    recorder = Recorder(chosen.record)
+    try:
+        recorder.start()
+    except JitreplayError as error:
+        LOGGER.warning("not recording: %s", error)
+        return None
+    atexit.register(recorder.stop)
+    return recorder

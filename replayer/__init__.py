@@ -1,0 +1,1 @@
+"""From a manifest to warm kernels: plan, rebuild, compile, load, report."""

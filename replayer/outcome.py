@@ -1,0 +1,95 @@
+"""What became of each variant in a replay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from ..manifest.model import Variant
+
+
+class Outcome(str, Enum):
+    """An outcome. The reason beside it says why, or what is worth knowing."""
+
+    COMPILED = "compiled"
+    """The compiler ran; the key is the recorded one."""
+    CACHED = "cached"
+    """Found in Triton's disk cache; the key is the recorded one."""
+    WARM = "warm"
+    """Nothing to do: in memory already or, for `verify`, whole in the disk cache."""
+    CHANGED = "changed"
+    """The kernel's source is another than recorded; compiled from the present one."""
+    DRIFTED = "drifted"
+    """The key is another than recorded; what the live program will launch was compiled."""
+    WOULD_COMPILE = "would_compile"
+    """`verify` only: a launch would have to compile it."""
+    SKIPPED = "skipped"
+    """Does not apply here, or cannot be rebuilt."""
+    CANCELLED = "cancelled"
+    """Another tool's cache hook cancelled the compile."""
+    FAILED = "failed"
+    """Triton raised while binding, compiling or loading it."""
+
+
+NOT_WARM = frozenset({Outcome.WOULD_COMPILE, Outcome.SKIPPED, Outcome.CANCELLED, Outcome.FAILED})
+"""Outcomes after which the variant's first launch would compile."""
+
+
+class Result(msgspec.Struct, frozen=True):
+    """One variant's outcome. `loaded` says that its binary and launcher are ready on this device."""
+
+    variant: Variant
+    outcome: Outcome
+    reason: str = ""
+    loaded: bool = False
+
+
+class Report(msgspec.Struct):
+    """The outcome of every variant, seconds by stage (`plan`, `compile`, `load`, `total`), and drift in general.
+
+    `error` is not empty when there was no replay at all: no manifest, or one that cannot be read.
+    """
+
+    results: list[Result] = []
+    seconds: dict[str, float] = {}
+    drift: list[str] = []
+    error: str = ""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many variants had each outcome, those that occurred, in the order of `Outcome`."""
+        found = Counter(result.outcome for result in self.results)
+        return {outcome.value: found[outcome] for outcome in Outcome if found[outcome]}
+
+    @property
+    def warm(self) -> bool:
+        """Whether every variant is warm: its first launch will not compile."""
+        return not self.error and not any(result.outcome in NOT_WARM for result in self.results)
+
+    def summary(self) -> str:
+        """Return one line for a log."""
+        if self.error:
+            return f"no replay: {self.error}"
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items()) or "no variants"
+        loaded = sum(result.loaded for result in self.results)
+        tail = f"; {loaded} loaded" if loaded else ""
+        return f"replayed {len(self.results)} variants in {self.seconds.get('total', 0.0):.1f} s: {counts}{tail}"
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the report as `--json` prints it."""
+        return {
+            "counts": self.counts,
+            "seconds": {stage: round(value, 3) for stage, value in self.seconds.items()},
+            "variants": [
+                {
+                    "kernel": result.variant.kernel.name,
+                    "digest": result.variant.digest,
+                    "outcome": result.outcome.value,
+                    "reason": result.reason,
+                }
+                for result in self.results
+            ],
+        }

@@ -1,0 +1,67 @@
+"""The plan: which variants apply in this process, in which order, and why the others do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from ..jit.options import refused
+from ..jit.resolve import Resolver, Unresolved
+from ..manifest.model import PHASE_WEIGHT, Manifest, Variant
+from .outcome import Outcome, Result
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """A variant to replay, its live kernel, and whether that kernel's source is another than recorded."""
+
+    variant: Variant
+    fn: Any
+    changed: bool
+
+
+class Plan(msgspec.Struct):
+    """What to replay, dearest and most needed first, and what was dropped."""
+
+    todo: list[Planned] = []
+    dropped: list[Result] = []
+
+
+def order(variants: Iterable[Variant]) -> list[Variant]:
+    """Return variants in the order of replay: serving before startup, dearest first, then as first seen."""
+    return sorted(variants, key=lambda v: (-PHASE_WEIGHT[v.phase], -v.compile_ms, v.order, v.identity))
+
+
+def make_plan(manifest: Manifest, backend: str, resolver: Resolver) -> Plan:
+    """Plan a replay on a backend ("cuda", "hip"). Imports the modules that the resolver allows."""
+    plan = Plan()
+    for variant in order(manifest.variants):
+        try:
+            plan.todo.append(_planned(manifest, variant, backend, resolver))
+        except Unresolved as reason:
+            plan.dropped.append(Result(variant, Outcome.SKIPPED, str(reason)))
+    return plan
+
+
+def _planned(manifest: Manifest, variant: Variant, backend: str, resolver: Resolver) -> Planned:
+    targets = {manifest.environments[index].backend for index in variant.environments}
+    if targets and backend not in targets:
+        raise Unresolved(f"recorded on {', '.join(sorted(targets))}, this is {backend}")
+    if (opaque := variant.opaque()) is not None:
+        name, value = opaque
+        raise Unresolved(f"argument {name} ({value.type}) cannot be rebuilt: {value.why}")
+    if reason := refused(backend, variant.options):
+        raise Unresolved(reason)
+    fn = resolver.kernel(variant.kernel)
+    found = [param.name for param in fn.params]
+    recorded = [param.name for param in variant.kernel.params]
+    if found != recorded:
+        raise Unresolved(f"the kernel's parameters changed: recorded {_names(recorded)}, now {_names(found)}")
+    if len(variant.args) != len(found):
+        raise Unresolved(f"{len(variant.args)} arguments were recorded for {len(found)} parameters")
+    return Planned(variant, fn, resolver.fingerprint(fn) != variant.kernel.fingerprint)
+
+
+def _names(names: list[str]) -> str:
+    return f"({', '.join(names)})"

@@ -1,0 +1,245 @@
+"""Start an unpacked vLLM on a machine that has no GPU.
+
+`start()` puts the tree of VLLM_ROOT on the path, gives Triton a headless driver, and stands in for
+what a CUDA machine would supply: the compiled extension modules, the operators that vLLM asks for
+while it is imported, and the platform. Every buffer is then a CPU tensor, and Triton binds,
+specialises and compiles each kernel for the target as a server would; launches do nothing.
+
+Nothing of vLLM may be imported before `start()`: HAS_TRITON is decided once, at the first import
+of vllm.triton_utils, by walking the registered drivers.
+"""
+
+import contextlib
+import functools
+import os
+import sys
+import types
+from pathlib import Path
+
+EXTENSIONS = (
+    "vllm._C",
+    "vllm._C_stable_libtorch",
+    "vllm._moe_C",
+    "vllm._moe_C_stable_libtorch",
+    # Present, so that the flash-attention back end is chosen as on a CUDA machine.
+    "vllm.vllm_flash_attn._vllm_fa2_C",
+    "vllm.vllm_flash_attn._vllm_fa3_C",
+)
+
+# Operators of the CUDA extension that modules of vLLM call while they are imported. All answer no.
+IMPORT_TIME_OPS = (
+    "cutlass_scaled_mm_supports_block_fp8(int cc) -> bool",
+    "cutlass_scaled_mm_supports_fp8(int cc) -> bool",
+    "cutlass_group_gemm_supported(int cc) -> bool",
+    "cutlass_scaled_mm_supports_fp4(int cc) -> bool",
+)
+
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_OFFLINE": "1",
+}
+
+# Operators that layers only look up when they are built: their native form runs instead.
+LOOKED_UP_OPS = (
+    "silu_and_mul(Tensor! out, Tensor input) -> ()",
+    "gelu_and_mul(Tensor! out, Tensor input) -> ()",
+    "rms_norm(Tensor! out, Tensor input, Tensor weight, float epsilon) -> ()",
+    "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor weight, float epsilon) -> ()",
+    "rotary_embedding(Tensor positions, Tensor! query, Tensor? key, int head_size,"
+    " Tensor cos_sin_cache, bool is_neox) -> ()",
+)
+
+_libraries = []  # a torch Library takes its operators away when it is collected
+
+
+def start(target="cuda:90/H200"):
+    """Make vLLM importable for `target` and return (driver, vllm module)."""
+    root = Path(os.environ["VLLM_ROOT"])
+    if not (root / "vllm" / "__init__.py").exists():
+        raise SystemExit(f"VLLM_ROOT must name the folder of an unpacked vLLM wheel, not {root}")
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    sys.path.insert(0, str(root))
+    from jitreplay.jit.headless import install
+
+    driver = install(target)
+    for name in EXTENSIONS:
+        sys.modules.setdefault(name, types.ModuleType(name))
+    _define_operators()
+    _stub_streams()
+    _zero_new_tensors()
+    import vllm
+
+    _install_platform(driver)
+    return driver, vllm
+
+
+def version():
+    """The version of the vLLM in use, as a tuple of two integers."""
+    import vllm
+
+    return tuple(int(part) for part in vllm.__version__.split(".")[:2])
+
+
+def _define_operators():
+    import torch
+
+    library = torch.library.Library("_C", "FRAGMENT")
+    for definition in IMPORT_TIME_OPS:
+        library.define(definition)
+        library.impl(definition.split("(")[0], lambda cc: False, "CompositeExplicitAutograd")
+    for definition in LOOKED_UP_OPS:
+        library.define(definition)
+    # torchvision's wheel is built for CUDA; next to a CPU torch its operators are missing, and these
+    # are asked for when it is imported.
+    vision = torch.library.Library("torchvision", "FRAGMENT")
+    for name in ("nms", "qnms"):
+        vision.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _libraries.extend([library, vision])
+
+
+class _Event:
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def record(self, *args):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def wait(self, *args):
+        pass
+
+    def query(self):
+        return True
+
+
+class _Stream:
+    cuda_stream = 0
+
+    def __init__(self, *args, **kwargs):
+        import torch
+
+        self.device = torch.device("cpu")
+
+    def wait_stream(self, *args):
+        pass
+
+    def wait_event(self, *args):
+        pass
+
+    def synchronize(self):
+        pass
+
+    def record_event(self, *args):
+        return _Event()
+
+
+def _stub_streams():
+    """Streams and events that do nothing, as vLLM's own CPU runner has them."""
+    import torch
+
+    def nothing(*args, **kwargs):
+        return None
+
+    torch.Event = torch.cuda.Event = _Event
+    torch.cuda.Stream = _Stream
+    torch.cuda.current_stream = torch.cuda.default_stream = lambda *args: _Stream()
+    torch.cuda.stream = lambda *args: contextlib.nullcontext()
+    torch.cuda.set_stream = torch.cuda.synchronize = torch.cuda.empty_cache = nothing
+    torch.accelerator.empty_host_cache = nothing
+    torch.accelerator.synchronize = torch.accelerator.empty_cache = nothing
+    torch.accelerator.set_device_index = nothing
+    torch.accelerator.current_device_index = lambda: 0
+    torch.cuda.memory.get_allocator_backend = lambda: "none"
+    for module in (torch.accelerator, torch.cuda):
+        module.memory_stats = lambda *args: {}
+        module.memory_allocated = module.max_memory_allocated = lambda *args: 0
+        module.memory_reserved = module.max_memory_reserved = lambda *args: 0
+        module.reset_peak_memory_stats = nothing
+    torch.accelerator.get_memory_info = torch.cuda.mem_get_info = lambda *args: (1 << 37, 1 << 37)
+    torch.accelerator.device_count = torch.cuda.device_count = lambda: 1
+    torch.Tensor.record_stream = nothing
+
+
+def _zero_new_tensors():
+    """Make torch.empty and its kin return zeros.
+
+    No kernel fills them here, and what a server computes from them on the host (indices, counts)
+    has to stay in range.
+    """
+    import torch
+
+    def zeroed(make):
+        @functools.wraps(make)
+        def make_zeroed(*args, **kwargs):
+            tensor = make(*args, **kwargs)
+            return tensor.zero_() if tensor.device.type == "cpu" else tensor
+
+        return make_zeroed
+
+    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
+        setattr(owner, name, zeroed(getattr(owner, name)))
+
+
+def _install_platform(driver):
+    """A CUDA platform whose tensors lie on the CPU.
+
+    Derived from vLLM's own NonNvmlCudaPlatform, so that every choice by platform is the one of a
+    CUDA machine; what that class asks the driver or NVML is answered here.
+    """
+    import torch
+    import vllm.platforms
+    from vllm.platforms.cuda import NonNvmlCudaPlatform
+    from vllm.platforms.interface import DeviceCapability
+
+    capability = divmod(int(driver.get_current_target().arch), 10)
+
+    class HeadlessCudaPlatform(NonNvmlCudaPlatform):
+        device_type = "cpu"
+        dispatch_key = "CPU"
+        dist_backend = "gloo"
+
+        @classmethod
+        def get_device_capability(cls, device_id=0):
+            return DeviceCapability(*capability)
+
+        @classmethod
+        def get_device_name(cls, device_id=0):
+            return torch.cuda.get_device_name(device_id)
+
+        @classmethod
+        def get_device_total_memory(cls, device_id=0):
+            return torch.cuda.get_device_properties(device_id).total_memory
+
+        @classmethod
+        def get_device_uuid(cls, device_id=0):
+            return "headless"
+
+        @classmethod
+        def get_current_memory_usage(cls, device=None):
+            return 0.0
+
+        @classmethod
+        def device_count(cls):
+            return 1
+
+        @classmethod
+        def is_pin_memory_available(cls):
+            return False
+
+        @classmethod
+        def get_default_ir_op_priority(cls, vllm_config):
+            from vllm.config.kernel import IrOpPriorityConfig
+
+            return IrOpPriorityConfig.with_default(["native"])
+
+        @classmethod
+        def num_compute_units(cls, device_id=0):
+            return torch.cuda.get_device_properties(device_id).multi_processor_count
+
+    vllm.platforms._current_platform = HeadlessCudaPlatform()
