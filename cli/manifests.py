@@ -136,11 +136,11 @@ def _warnings(kernel: Kernel, variants: list[Variant]) -> list[str]:
     found = []
     for index, param in enumerate(kernel.params):
         if param.constexpr:
-            values = {v.args[index].value for v in variants if index < len(v.args)}
+            values = {repr(v.args[index].value) for v in variants if index < len(v.args)}
             if len(values) >= MANY:
                 found.append(
-                    f"{kernel.name}: argument {param.name} has {len(values)} distinct constexpr values; each new value is "
-                    "a new compile, so a recording of it will not converge"
+                    f"{kernel.name}: argument {param.name} has {len(values)} distinct constexpr values; each new value "
+                    "is a new compile, so a recording of it will not converge"
                 )
     if opaque := [v for v in variants if v.opaque()]:
         name, value = opaque[0].opaque() or ("", None)

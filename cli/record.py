@@ -19,8 +19,12 @@ _SITE = Path(__file__).resolve().parent.parent / "recorder" / "site"
 
 
 @click.command("record", context_settings={"ignore_unknown_options": True})
-@click.option("-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="The folder for the journals.")
-@click.option("--target", metavar="TARGET", help="Record without a GPU, for this target (such as cuda:90): launches are dropped.")
+@click.option(
+    "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="The folder for the journals."
+)
+@click.option(
+    "--target", metavar="TARGET", help="Record without a GPU, for this target (such as cuda:90): launches are dropped."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD...")
 def record_command(folder: Path, target: str | None, command: tuple[str, ...]) -> None:
     """Run CMD and record each Triton kernel variant that it, or a Python process that it starts, compiles.
@@ -92,7 +96,10 @@ def _defeated(program: str, args: tuple[str, ...]) -> str:
     flags = _python_flags(args) if Path(program).name.startswith("python") else _shebang_flags(program)
     for letter, what in (("I", "isolated mode"), ("E", "it ignores PYTHONPATH"), ("S", "it does not load site")):
         if letter in flags:
-            return f"python -{letter} defeats the recorder ({what}); run CMD without it, or use jitreplay.Recorder in the program"
+            return (
+                f"python -{letter} defeats the recorder ({what}); run CMD without it, "
+                "or use jitreplay.Recorder in the program"
+            )
     return ""
 
 
@@ -101,9 +108,7 @@ def _python_flags(args: tuple[str, ...]) -> str:
     for arg in args:
         if skip:
             skip = False
-        elif not arg.startswith("-") or arg == "-" or arg.startswith("--"):
-            break
-        elif arg[1] in "cm":
+        elif not arg.startswith("-") or arg == "-" or arg.startswith("--") or arg[1] in "cm":
             break
         elif arg[1] in "WX":
             skip = len(arg) == 2
@@ -147,5 +152,3 @@ def _tell(folder: Path, journals: set[Path], seen: list[str]) -> None:
             "recorded nothing: no Python process loaded the recorder. Is CMD a Python program, started without -I, -E "
             "and -S, in an environment where jitreplay is installed?"
         )
-
-

@@ -25,7 +25,9 @@ _ALLOW = click.option(
     "torch are allowed already.",
 )
 _CACHE = click.option(
-    "--cache-dir", type=click.Path(path_type=Path), help="The Triton cache directory to use instead of TRITON_CACHE_DIR."
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="The Triton cache directory to use instead of TRITON_CACHE_DIR.",
 )
 
 
@@ -46,7 +48,9 @@ def _target(required: bool, many: bool = False) -> Any:
 @click.option("--cache-dir", required=True, type=click.Path(path_type=Path), help="The Triton cache directory to fill.")
 @_ALLOW
 @_JSON
-def compile_command(path: Path, targets: tuple[str, ...], cache_dir: Path, allow: tuple[str, ...], as_json: bool) -> None:
+def compile_command(
+    path: Path, targets: tuple[str, ...], cache_dir: Path, allow: tuple[str, ...], as_json: bool
+) -> None:
     """Fill a Triton cache directory with every variant of a manifest, on a machine without a GPU."""
     report = Report()
     for target in targets:
@@ -64,7 +68,9 @@ def compile_command(path: Path, targets: tuple[str, ...], cache_dir: Path, allow
 @_CACHE
 @_ALLOW
 @click.option("--load/--no-load", default=True, help="Also load each binary on the device (default).")
-@click.option("--strict", is_flag=True, help="Stop at the first variant that does not become warm; also JITREPLAY_STRICT.")
+@click.option(
+    "--strict", is_flag=True, help="Stop at the first variant that does not become warm; also JITREPLAY_STRICT."
+)
 @_JSON
 def replay_command(
     path: Path,
@@ -88,7 +94,9 @@ def replay_command(
 @_CACHE
 @_ALLOW
 @_JSON
-def verify_command(path: Path, target: str | None, cache_dir: Path | None, allow: tuple[str, ...], as_json: bool) -> None:
+def verify_command(
+    path: Path, target: str | None, cache_dir: Path | None, allow: tuple[str, ...], as_json: bool
+) -> None:
     """Exit with 0 only if nothing of a manifest would compile; with 1 and the list of what would.
 
     It compiles nothing. It uses the recorded values, so it cannot know what a deployment with another configuration
@@ -119,7 +127,9 @@ def _prepare(target: str | None, cache_dir: Path | None) -> None:
     except (ValueError, JitreplayError) as error:
         raise Unusable(str(error)) from None
     except Exception as error:
-        raise Unusable(f"no GPU that Triton can use here ({_line(error)}); give --target, such as --target cuda:90") from None
+        raise Unusable(
+            f"no GPU that Triton can use here ({_line(error)}); give --target, such as --target cuda:90"
+        ) from None
 
 
 def _line(error: BaseException) -> str:
@@ -159,8 +169,15 @@ def _print_text(report: Report, tail: str) -> None:
         note(f"differs from the recording: {line}")
     told = [r for r in report.results if r.reason]
     groups = Counter((r.variant.kernel.name, r.outcome.value, r.reason) for r in told if r.outcome is Outcome.SKIPPED)
-    rows = [(r.outcome.value, r.variant.kernel.name, r.variant.digest[:8], r.reason) for r in told if r.outcome is not Outcome.SKIPPED]
-    rows += [(outcome, name, f"{n} variants" if n > 1 else "1 variant", reason) for (name, outcome, reason), n in groups.items()]
+    rows = [
+        (r.outcome.value, r.variant.kernel.name, r.variant.digest[:8], r.reason)
+        for r in told
+        if r.outcome is not Outcome.SKIPPED
+    ]
+    rows += [
+        (outcome, name, f"{n} variants" if n > 1 else "1 variant", reason)
+        for (name, outcome, reason), n in groups.items()
+    ]
     rows.sort(key=lambda row: Outcome(row[0]) not in NOT_WARM)
     if rows:
         table(("outcome", "kernel", "variant", "reason"), rows)

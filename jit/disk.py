@@ -11,6 +11,8 @@ from typing import Any
 
 from .internals import internals
 
+ABSENT = "not in the cache"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -46,7 +48,7 @@ def fault(folder: Path, name: str, binary: str) -> str:
     try:
         children = json.loads(group.read_text())["child_paths"]
     except FileNotFoundError:
-        return "not in the cache"
+        return ABSENT
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{group.name} cannot be read ({type(error).__name__})"
     for suffix in ("json", binary):
@@ -57,15 +59,15 @@ def fault(folder: Path, name: str, binary: str) -> str:
         json.loads(Path(children[f"{name}.json"]).read_text())
     except (OSError, ValueError):
         return "its metadata is cut"
-    return "" if whole_elf(Path(children[f"{name}.{binary}"])) else f"its {binary} is cut"
-
-
-def whole_elf(path: Path) -> bool:
-    """Whether a 64-bit ELF file (cubin, hsaco) is as long as its own headers say."""
     try:
-        data = path.read_bytes()
+        whole = whole_elf(Path(children[f"{name}.{binary}"]).read_bytes())
     except OSError:
-        return False
+        whole = False
+    return "" if whole else f"its {binary} is cut"
+
+
+def whole_elf(data: bytes) -> bool:
+    """Whether a 64-bit ELF file (cubin, hsaco) is as long as its own headers say."""
     if len(data) < 64 or data[:5] != b"\x7fELF\x02":
         return False
     sections, size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
@@ -77,3 +79,29 @@ def whole_elf(path: Path) -> bool:
         if kind != 8 and offset + length > len(data):  # 8: SHT_NOBITS takes no room in the file
             return False
     return True
+
+
+def probe(fn: Any, signature: Any, device: Any, constexprs: Any, options: Any, attrs: Any, warmup: Any = True) -> Entry:
+    """Return the entry of a key that is not in memory; for `jit.bind`, in place of a compile."""
+    return locate(fn, signature, constexprs, options, attrs)
+
+
+def drop(entry: Entry) -> bool:
+    """Take a cut entry out of the cache, so that Triton compiles it anew; return whether there was one to take."""
+    if not entry.fault or entry.fault == ABSENT:
+        return False
+    for group in Path(entry.folder).glob("__grp__*.json"):
+        group.unlink(missing_ok=True)
+    return True
+
+
+def whole_binary(kernel: Any) -> bool:
+    """Whether a CompiledKernel's binary, as read from the cache, is as long as its headers say."""
+    binary = getattr(kernel, "kernel", b"")
+    return not isinstance(binary, bytes) or not binary.startswith(b"\x7fELF") or whole_elf(binary)
+
+
+def forget(fn: Any, key: str) -> None:
+    """Take a kernel that must not be used out of Triton's in-process cache; the next launch makes it anew."""
+    active = internals().driver.active
+    fn.device_caches[active.get_current_device()][0].pop(key, None)

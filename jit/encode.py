@@ -45,9 +45,8 @@ def _encode(value: Any, depth: int) -> V.Value:
     top = module.partition(".")[0]
     if name == "dtype" and top == "torch":
         return V.DType("torch", str(value).removeprefix("torch."))
-    if top == "triton":
-        if (found := _triton(value, module, name, depth)) is not None:
-            return found
+    if top == "triton" and (found := _triton(value, module, name, depth)) is not None:
+        return found
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.generic):
         return V.NumpyScalar(value.dtype.str, value.tobytes())
@@ -103,7 +102,9 @@ def _triton(value: Any, module: str, name: str, depth: int) -> V.Value | None:
     if name.startswith("TensorDescriptor") and dataclasses.is_dataclass(value):
         return _descriptor(value, module, name, depth)
     if module.startswith("triton.experimental.gluon") and dataclasses.is_dataclass(value):
-        return V.Record(module, name, tuple((f.name, encode(getattr(value, f.name), depth + 1)) for f in _fields(value)))
+        return V.Record(
+            module, name, tuple((f.name, encode(getattr(value, f.name), depth + 1)) for f in _fields(value))
+        )
     return None
 
 

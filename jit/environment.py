@@ -17,8 +17,8 @@ def live_target() -> tuple[str, int | str, int]:
     return target.backend, target.arch, target.warp_size
 
 
-def environment(**settings: Any) -> Environment:
-    """Return the environment of this process, with the engine's settings."""
+def environment(engine: str = "", **settings: Any) -> Environment:
+    """Return the environment of this process, with the engine's name and settings."""
     from .. import __version__
 
     backend, arch, warp_size = live_target()
@@ -32,6 +32,7 @@ def environment(**settings: Any) -> Environment:
         internals().version,
         str(getattr(torch, "__version__", "")),
         platform.python_version(),
+        engine,
         variables=variables(),
         injected={name: str(value) for name, value in injected(None).items()},
         settings=settings,
@@ -55,7 +56,9 @@ def device() -> Device:
             name, memory = found.name, int(found.total_memory)
     except Exception:
         name = ""  # a CPU build, or another backend's device
-    return Device(name, int(properties.get("max_shared_mem", 0)), int(properties.get("multiprocessor_count", 0)), memory)
+    return Device(
+        name, int(properties.get("max_shared_mem", 0)), int(properties.get("multiprocessor_count", 0)), memory
+    )
 
 
 def variables() -> dict[str, str]:

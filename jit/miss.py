@@ -15,7 +15,7 @@ from .listener import Listener
 _local = threading.local()
 
 
-class replaying:  # noqa: N801 - used as a statement
+class replaying:
     """Marks this thread's misses as a replay's, so that a recorder does not take them for the program's."""
 
     def __enter__(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..manifest.model import Kernel
 from .internals import internals
-from .source import cached_fingerprint, unwrap
+from .source import cached_fingerprint, chain, unwrap
 
 _TRITON_USERS = {"triton", "torch", "pytorch-triton-rocm", "pytorch-triton-xpu"}
 
@@ -123,7 +123,7 @@ class Resolver:
         found = unwrap(value)
         if found is None:
             raise Unresolved(f"{module}.{qualname} is no Triton kernel here, but a {type(value).__name__}")
-        return found[0]
+        return found
 
     def _walk(self, module: str, qualname: str) -> Any:
         value = self.module(module)
@@ -144,7 +144,7 @@ class Resolver:
             cls = internals().JITFunction
             self._live = {}
             for thing in gc.get_objects():
-                if isinstance(thing, cls):
+                if issubclass(type(thing), cls):  # `isinstance` would ask objects for `__class__`
                     self._live.setdefault((thing.module, thing.fn.__qualname__), []).append(thing)
         mains = {kernel.module, kernel.main} - {""}
         if kernel.module == "__main__":
@@ -156,11 +156,18 @@ class Resolver:
         """Return the fingerprint of a live kernel."""
         return cached_fingerprint(fn)
 
+    def wrappers(self, kernel: Kernel) -> list[Any]:
+        """Return the objects around a kernel as its module's own name shows them, outermost first."""
+        try:
+            return chain(self._walk(kernel.module, kernel.qualname))[:-1]
+        except Unresolved:
+            return []
+
     def function(self, kernel: Kernel) -> Any:
         """Return a JITFunction or constexpr function that is passed as a value. Raises Unresolved."""
         value = self._walk(kernel.module, kernel.qualname)
         found = unwrap(value)
-        value = found[0] if found is not None else value
+        value = found if found is not None else value
         if not isinstance(value, internals().JITCallable):
             raise Unresolved(f"{kernel.name} is no Triton function here")
         return value

@@ -98,23 +98,27 @@ def _describe(value: Any, above: tuple[int, ...]) -> str:
     return f"{kind.__module__}.{kind.__qualname__}" + (f" {value.__module__}.{name}" if isinstance(name, str) else "")
 
 
-def unwrap(value: Any) -> tuple[Any, tuple[str, ...]] | None:
-    """Return the JITFunction inside a kernel object and the names of the classes around it, outermost first.
+def chain(value: Any) -> list[Any]:
+    """Return a kernel object and what it wraps, down to the JITFunction; empty when there is none.
 
-    Autotuners, heuristics and third parties' wrappers hold the next one in `fn` (or `__wrapped__`). Returns None when
-    there is no JITFunction.
+    Autotuners, heuristics and third parties' wrappers hold the next one in `fn` (or `__wrapped__`).
     """
-    cls, wrappers = internals().JITFunction, []
+    cls, found = internals().JITFunction, []
     for _ in range(16):
-        if isinstance(value, cls):
-            return value, tuple(wrappers)
-        kind = type(value)
-        wrappers.append(f"{kind.__module__}.{kind.__qualname__}")
-        inner = getattr(value, "__dict__", {}).get("fn", _MISSING)
-        value = inner if inner is not _MISSING else getattr(value, "__dict__", {}).get("__wrapped__", _MISSING)
+        found.append(value)
+        if issubclass(type(value), cls):
+            return found
+        fields = getattr(value, "__dict__", {})
+        value = fields.get("fn", fields.get("__wrapped__", _MISSING))
         if value is _MISSING:
-            return None
-    return None
+            break
+    return []
+
+
+def unwrap(value: Any) -> Any:
+    """Return the JITFunction inside a kernel object, or None."""
+    found = chain(value)
+    return found[-1] if found else None
 
 
 def kernel(fn: Any) -> Kernel:
@@ -164,5 +168,7 @@ def _wrappers(fn: Any) -> tuple[str, ...]:
     for part in fn.fn.__qualname__.split("."):
         value = getattr(value, "__dict__", {}).get(part, _MISSING)
         value = getattr(value, "__func__", value)
-    found = unwrap(value) if value is not _MISSING else None
-    return found[1] if found is not None and found[0] is fn else ()
+    found = chain(value) if value is not _MISSING else []
+    if not found or found[-1] is not fn:
+        return ()
+    return tuple(f"{type(item).__module__}.{type(item).__qualname__}" for item in found[:-1])

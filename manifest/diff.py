@@ -105,7 +105,9 @@ def _fields(environments: Iterable[Environment]) -> dict[str, list[Any]]:
 
 def key_part(argument: Argument) -> Any:
     """Return what an argument adds to the key: its specialization, and its value where that is a constant."""
-    if argument.spec.startswith(("*", "i", "u", "fp", "bf", "tensordesc", "nvTma")) or isinstance(argument.value, Tensor):
+    if argument.spec.startswith(("*", "i", "u", "fp", "bf", "tensordesc", "nvTma")) or isinstance(
+        argument.value, Tensor
+    ):
         return argument.spec
     if argument.spec.startswith("(") and "constexpr" not in argument.spec:
         return argument.spec
@@ -211,7 +213,12 @@ def as_data(found: Diff) -> dict[str, Any]:
                     "from": c.before.digest,
                     "to": c.after.digest,
                     "args": [
-                        {"name": name, "from": words.class_of(a), "to": words.class_of(b), "text": words.sentence(name, a, b)}
+                        {
+                            "name": name,
+                            "from": words.class_of(a),
+                            "to": words.class_of(b),
+                            "text": words.sentence(name, a, b),
+                        }
                         for name, a, b in c.args
                     ],
                 }

@@ -108,7 +108,13 @@ def dumps(manifest: Manifest) -> bytes:
         record.preamble(record.MANIFEST_MAGIC),
         record.frame(b"H", record.pack(table.builtins(list(manifest.environments)))),
     ]
-    for tag, items in ((b"V", values.items), (b"A", argument_rows), (b"K", kernels.items), (b"R", rows), (b"C", choices)):
+    for tag, items in (
+        (b"V", values.items),
+        (b"A", argument_rows),
+        (b"K", kernels.items),
+        (b"R", rows),
+        (b"C", choices),
+    ):
         for start in range(0, len(items), BLOCK):
             body = record.pack(table.builtins(items[start : start + BLOCK]))
             out.append(record.frame(tag, record.deflate(body)))

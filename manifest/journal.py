@@ -43,6 +43,7 @@ class VariantEvent(msgspec.Struct, array_like=True):
     compile_ms: int = 0
     disk_hit: bool = False
     harvested: bool = False
+    candidate: tuple[Option, ...] | None = None
 
 
 class ChoiceEvent(msgspec.Struct, array_like=True):
@@ -131,6 +132,7 @@ def _take(journal: Journal, kernels: dict[int, Kernel], tag: bytes, content: Any
                 event.compile_ms,
                 event.disk_hit,
                 harvested=event.harvested,
+                candidate=event.candidate,
             )
         )
     elif tag == b"C":

@@ -68,8 +68,25 @@ def merge_files(sources: Iterable[str | os.PathLike[str]]) -> Merged:
         merged.notes.extend(f"{path}: {count} {name}" for name, count in sorted(part.counts.items()) if count)
         if part.environment is not None:
             parts.append(_of_journal(part, part.environment))
-    merged.manifest = merge(parts)
+    merged.manifest = merge(_without_losers(parts))
     return merged
+
+
+def _without_losers(parts: list[Manifest]) -> list[Manifest]:
+    """Drop what an autotuner compiled only to time it: the candidates whose config no key of that kernel chose."""
+    winners = {(c.kernel.identity, frozenset((*c.kwargs, *c.options))) for part in parts for c in part.choices}
+    return [
+        Manifest(
+            part.environments,
+            tuple(
+                v if v.candidate is None else msgspec.structs.replace(v, candidate=None)
+                for v in part.variants
+                if v.candidate is None or (v.kernel.identity, frozenset(v.candidate)) in winners
+            ),
+            part.choices,
+        )
+        for part in parts
+    ]
 
 
 def _of_journal(part: journal.Journal, environment: Environment) -> Manifest:
@@ -166,7 +183,9 @@ def _common(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
 
 def _join_choice(a: Choice, b: Choice) -> Choice:
     """Settle two decisions for one key: the winner with the lesser median time, then the lesser bytes."""
-    first = min((a, b), key=lambda c: (min((t for _, t in c.timings), default=float("inf")), _bytes([c.kwargs, c.options])))
+    first = min(
+        (a, b), key=lambda c: (min((t for _, t in c.timings), default=float("inf")), _bytes([c.kwargs, c.options]))
+    )
     return msgspec.structs.replace(
         first,
         ranks=tuple(sorted({*a.ranks, *b.ranks})),

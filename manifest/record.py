@@ -86,7 +86,7 @@ def frames(data: bytes, what: str) -> Iterator[tuple[bytes, bytes, int]]:
 
 def pack(value: Any) -> bytes:
     """Return `value` (plain builtins) as msgpack."""
-    return msgpack.packb(value, use_bin_type=True)
+    return bytes(msgpack.packb(value, use_bin_type=True) or b"")
 
 
 def unpack(body: bytes, what: str) -> Any:

@@ -28,7 +28,7 @@ class View(msgspec.Struct, frozen=True, array_like=True):
     strides: tuple[int, ...]
 
 
-class Tensor(_Value, tag="tensor"):
+class Tensor(_Value, tag="tensor", frozen=True):
     """A tensor, or any object with `data_ptr` and `dtype` (then `plain` is False and shape may be empty).
 
     `dtype` is torch's name without the prefix. `shape` and `strides` are in elements, `offset` is the storage
@@ -48,7 +48,7 @@ class Tensor(_Value, tag="tensor"):
     view: View | None = None
 
 
-class Integer(_Value, tag="int"):
+class Integer(_Value, tag="int", frozen=True):
     """An integer of any size: beyond 64 bits it is held as hexadecimal text, as msgpack has no larger one."""
 
     value: int | str
@@ -62,7 +62,7 @@ class Integer(_Value, tag="int"):
         return self.value if isinstance(self.value, int) else int(self.value, 16)
 
 
-class Float(_Value, tag="float"):
+class Float(_Value, tag="float", frozen=True):
     """A float by its hexadecimal form (`float.hex`), which keeps -0.0, infinities and NaN."""
 
     hex: str
@@ -76,23 +76,23 @@ class Float(_Value, tag="float"):
         return float.fromhex(self.hex)
 
 
-class Bool(_Value, tag="bool"):
+class Bool(_Value, tag="bool", frozen=True):
     value: bool
 
 
-class Nothing(_Value, tag="none"):
+class Nothing(_Value, tag="none", frozen=True):
     """Python's None."""
 
 
-class Text(_Value, tag="str"):
+class Text(_Value, tag="str", frozen=True):
     value: str
 
 
-class Bytes(_Value, tag="bytes"):
+class Bytes(_Value, tag="bytes", frozen=True):
     value: bytes
 
 
-class DType(_Value, tag="dtype"):
+class DType(_Value, tag="dtype", frozen=True):
     """A dtype as a value: `library` is "tl" (name as `tl.dtype.name`) or "torch" (name without the prefix).
 
     A pointer type of Triton has a name that begins with "*".
@@ -102,7 +102,7 @@ class DType(_Value, tag="dtype"):
     name: str
 
 
-class Function(_Value, tag="function"):
+class Function(_Value, tag="function", frozen=True):
     """A JITFunction (or constexpr function) passed as a value, known by name and source fingerprint."""
 
     module: str
@@ -110,7 +110,7 @@ class Function(_Value, tag="function"):
     fingerprint: str
 
 
-class Enum(_Value, tag="enum"):
+class Enum(_Value, tag="enum", frozen=True):
     """A member of an enum class; `module` and `cls` name the class, `name` the member."""
 
     module: str
@@ -118,18 +118,18 @@ class Enum(_Value, tag="enum"):
     name: str
 
 
-class NumpyScalar(_Value, tag="numpy"):
+class NumpyScalar(_Value, tag="numpy", frozen=True):
     """A numpy scalar: dtype string with byte order, and its bytes."""
 
     dtype: str
     data: bytes
 
 
-class Tuple(_Value, tag="tuple"):
+class Tuple(_Value, tag="tuple", frozen=True):
     items: tuple[Value, ...]
 
 
-class NamedTuple(_Value, tag="namedtuple"):
+class NamedTuple(_Value, tag="namedtuple", frozen=True):
     """A named tuple: its class by module and name, its fields, its items."""
 
     module: str
@@ -138,7 +138,7 @@ class NamedTuple(_Value, tag="namedtuple"):
     items: tuple[Value, ...]
 
 
-class Descriptor(_Value, tag="descriptor"):
+class Descriptor(_Value, tag="descriptor", frozen=True):
     """A host tensor descriptor: `cls` is its class's full name, `base` its tensor, `extra` its other fields."""
 
     module: str
@@ -150,7 +150,7 @@ class Descriptor(_Value, tag="descriptor"):
     extra: tuple[tuple[str, Value], ...] = ()
 
 
-class Record(_Value, tag="record"):
+class Record(_Value, tag="record", frozen=True):
     """A frozen dataclass of an allowed library (Gluon's layouts): class and fields by name."""
 
     module: str
@@ -158,13 +158,13 @@ class Record(_Value, tag="record"):
     fields: tuple[tuple[str, Value], ...]
 
 
-class Wrapped(_Value, tag="constexpr"):
+class Wrapped(_Value, tag="constexpr", frozen=True):
     """A `tl.constexpr` object that was passed as a value."""
 
     value: Value
 
 
-class Opaque(_Value, tag="opaque"):
+class Opaque(_Value, tag="opaque", frozen=True):
     """What cannot be rebuilt in another process: the name of its type (never its repr), and why."""
 
     type: str

@@ -66,7 +66,7 @@ def _mark(kind: str) -> None:
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Call `then` after the module has been executed; at once if it is there. What `then` raises is told, not raised."""
+    """Call `then` once the module has been executed, at once if it has. What `then` raises is told, not raised."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         _guard(then)

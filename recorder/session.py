@@ -6,17 +6,21 @@ import atexit
 import logging
 import os
 import weakref
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..manifest.errors import JitreplayError
 from ..manifest.journal import VariantEvent
-from ..manifest.model import Phase, digest
+from ..manifest.model import Environment, Phase, digest
 from ..manifest.settings import set_log_level, settings
 from .phase import current, ready
 
 if TYPE_CHECKING:
     from ..jit.look import Look
     from ..jit.miss import Miss, MissHook
+    from ..jit.tuner import TunerHook
+    from .buffers import BufferIndex
+    from .capture import Scene
     from .journal import Writer
 
 LOGGER = logging.getLogger("jitreplay")
@@ -41,20 +45,24 @@ class Recorder:
 
     def __init__(self, folder: str | os.PathLike[str], *, most: int = MOST) -> None:
         self.folder = os.path.abspath(folder)
-        self.counts = {"variants": 0, "launches": 0, "dropped": 0, "errors": 0, "failed compiles": 0}
+        self.counts = {"variants": 0, "launches": 0, "choices": 0, "dropped": 0, "errors": 0, "failed compiles": 0}
         self.rank = ""
         self._most = most
         self._hook: MissHook | None = None
+        self._tuners: TunerHook | None = None
+        self._buffers: BufferIndex | None = None
         self._writer: Writer | None = None
         self._looks: list[Look] = []
         self._seen: dict[tuple[int, str], bool] = {}
         self._alive: dict[int, weakref.ref[Any]] = {}
         self._told = False
+        self._engine = ""
         self._settings: dict[str, Any] = {}
 
     def start(self) -> Recorder:
         """Install the hooks. Returns itself. Starting twice is one start."""
         from ..jit.miss import MissHook
+        from ..jit.tuner import TunerHook
         from .journal import Writer
 
         if self._hook is not None:
@@ -63,6 +71,8 @@ class Recorder:
         hook = MissHook(self._on_miss, self._trouble, self._on_failure)
         hook.install()
         self._hook = hook
+        self._tuners = TunerHook(self._on_choice, self._trouble)
+        self._tuners.install()
         _active.add(self)
         return self
 
@@ -72,6 +82,9 @@ class Recorder:
             return
         self._hook.uninstall()
         self._hook = None
+        if self._tuners is not None:
+            self._tuners.uninstall()
+            self._tuners = None
         for look in self._looks:
             look.remove()
         self._looks.clear()
@@ -92,9 +105,31 @@ class Recorder:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def describe(self, **engine: Any) -> None:
-        """Give the engine's settings for the header, before the first event or after it."""
-        self._settings.update(engine)
+    def describe(self, engine: str = "", rank: str = "", **settings: Any) -> None:
+        """Give the engine, this process's rank and the engine's settings, before the first event or later."""
+        self.rank = rank or self.rank
+        self._engine = engine or self._engine
+        self._settings.update(settings)
+        if self._writer is not None and self._writer.path is not None:
+            with self._writer.lock:
+                self._writer.write(b"H", self._environment())
+
+    def watch_buffers(self, find: Callable[[], Mapping[str, Any]]) -> int:
+        """Know the runner's buffers by name from now on; return how many `find` gave."""
+        from .buffers import BufferIndex
+
+        self._buffers = BufferIndex(find)
+        return self._buffers.refresh()
+
+    def _environment(self) -> Environment:
+        from ..jit.environment import environment
+
+        return environment(self._engine, **self._settings)
+
+    def _scene(self) -> Scene:
+        from .capture import Scene
+
+        return Scene(self._settings, self._buffers, self.rank, current())
 
     @property
     def path(self) -> str | None:
@@ -137,7 +172,7 @@ class Recorder:
         from . import capture
 
         with self._open(miss.fn) as (writer, kernel):
-            event = capture.of_miss(miss, texts, kernel, current(), self.counts["variants"])
+            event = capture.of_miss(miss, texts, kernel, self._scene(), self.counts["variants"])
             writer.write(b"V", event)
             self.counts["variants"] += 1
         return event
@@ -150,8 +185,8 @@ class Recorder:
         from ..jit.look import Look, when_compiled
         from . import capture
 
-        fn, mark = weakref.ref(miss.fn), digest(miss.key)
-        options = event.options if event is not None else capture.of_miss(miss, texts, 0, Phase.NEVER, 0).options
+        fn, mark, names = weakref.ref(miss.fn), digest(miss.key), tuple(miss.bound)
+        options = event.options if event is not None else capture.of_miss(miss, texts, 0, self._scene(), 0).options
 
         def noted(grid: tuple[int, ...], values: tuple[Any, ...]) -> None:
             kernel_fn = fn()
@@ -159,7 +194,7 @@ class Recorder:
                 return
             with self._open(kernel_fn) as (writer, kernel):
                 blank = VariantEvent(kernel, mark, (), options, None, Phase.NEVER, False, order=self.counts["variants"])
-                writer.write(b"V", capture.of_launch(blank, values, texts, grid, current()))
+                writer.write(b"V", capture.of_launch(blank, names, values, texts, grid, self._scene()))
                 self.counts["launches"] += 1
             self._seen[(id(kernel_fn), mark)] = True
 
@@ -169,12 +204,27 @@ class Recorder:
 
         when_compiled(miss.kernel, attach, self._trouble)
 
+    def _on_choice(self, tuner: Any, key: Any, config: Any, timings: Mapping[Any, float]) -> None:
+        from ..jit.environment import device
+        from ..jit.tuner import innermost
+        from . import capture
+
+        fn = innermost(tuner)
+        if fn is None or capture.of_choice(0, key, config, timings, "", "") is None:
+            self.counts["dropped"] += 1
+            return
+        with self._open(fn) as (writer, kernel):
+            writer.write(b"C", capture.of_choice(kernel, key, config, timings, device().name, self.rank))
+            self.counts["choices"] += 1
+
     def _trouble(self, error: Exception) -> None:
         """Count what went wrong; say it once. The launch goes on."""
         self.counts["errors"] += 1
         if not self._told:
             self._told = True
-            LOGGER.warning("recording to %s is in trouble, launches go on: %s: %s", self.folder, type(error).__name__, error)
+            LOGGER.warning(
+                "recording to %s is in trouble, launches go on: %s: %s", self.folder, type(error).__name__, error
+            )
 
     def _after_fork(self) -> None:
         if self._writer is not None:
@@ -189,7 +239,6 @@ class _Open:
         self._recorder, self._fn = recorder, fn
 
     def __enter__(self) -> tuple[Writer, int]:
-        from ..jit.environment import environment
         from ..jit.source import kernel
 
         writer = self._recorder._writer
@@ -198,7 +247,7 @@ class _Open:
         writer.lock.acquire()
         try:
             if writer.path is None:
-                writer.begin(environment(**self._recorder._settings))
+                writer.begin(self._recorder._environment())
             return writer, writer.kernel(described)
         except BaseException:
             writer.lock.release()

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from ..manifest.model import Variant
+from ..manifest import words
+from ..manifest.model import Choice, Variant
 
 
 class Outcome(str, Enum):
@@ -24,6 +25,8 @@ class Outcome(str, Enum):
     """The kernel's source is another than recorded; compiled from the present one."""
     DRIFTED = "drifted"
     """The key is another than recorded; what the live program will launch was compiled."""
+    AMBIGUOUS = "ambiguous"
+    """The recorded key was compiled, and those that this configuration may launch in its place."""
     WOULD_COMPILE = "would_compile"
     """`verify` only: a launch would have to compile it."""
     SKIPPED = "skipped"
@@ -47,6 +50,14 @@ class Result(msgspec.Struct, frozen=True):
     loaded: bool = False
 
 
+class ChoiceResult(msgspec.Struct, frozen=True):
+    """Whether an autotuner's choice was restored, and why not, or what is worth knowing."""
+
+    choice: Choice
+    restored: bool
+    reason: str = ""
+
+
 class Report(msgspec.Struct):
     """The outcome of every variant, seconds by stage (`plan`, `compile`, `load`, `total`), and drift in general.
 
@@ -55,6 +66,7 @@ class Report(msgspec.Struct):
 
     results: list[Result] = []
     seconds: dict[str, float] = {}
+    choices: list[ChoiceResult] = []
     drift: list[str] = []
     error: str = ""
 
@@ -76,11 +88,13 @@ class Report(msgspec.Struct):
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items()) or "no variants"
         loaded = sum(result.loaded for result in self.results)
         tail = f"; {loaded} loaded" if loaded else ""
+        if self.choices:
+            tail += f"; {sum(c.restored for c in self.choices)} of {len(self.choices)} autotuner choices restored"
         return f"replayed {len(self.results)} variants in {self.seconds.get('total', 0.0):.1f} s: {counts}{tail}"
 
     def as_data(self) -> dict[str, Any]:
-        """Return the report as `--json` prints it."""
-        return {
+        """Return the report as `--json` prints it; `choices` is there only where the manifest has some."""
+        data: dict[str, Any] = {
             "counts": self.counts,
             "seconds": {stage: round(value, 3) for stage, value in self.seconds.items()},
             "variants": [
@@ -93,3 +107,14 @@ class Report(msgspec.Struct):
                 for result in self.results
             ],
         }
+        if self.choices:
+            data["choices"] = [
+                {
+                    "kernel": found.choice.kernel.name,
+                    "key": [words.plain(value) for value in found.choice.key],
+                    "restored": found.restored,
+                    "reason": found.reason,
+                }
+                for found in self.choices
+            ]
+        return data

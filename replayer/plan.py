@@ -28,16 +28,33 @@ class Plan(msgspec.Struct):
     dropped: list[Result] = []
 
 
-def order(variants: Iterable[Variant]) -> list[Variant]:
-    """Return variants in the order of replay: serving before startup, dearest first, then as first seen."""
-    return sorted(variants, key=lambda v: (-PHASE_WEIGHT[v.phase], -v.compile_ms, v.order, v.identity))
+def order(variants: Iterable[Variant], rank: str = "") -> list[Variant]:
+    """Return variants in the order of replay: this rank's own, serving before startup, dearest first, as first seen."""
+
+    def place(v: Variant) -> tuple[Any, ...]:
+        others = bool(rank and v.ranks and rank not in v.ranks)
+        return (others, -PHASE_WEIGHT[v.phase], -v.compile_ms, v.order, v.identity)
+
+    return sorted(variants, key=place)
 
 
-def make_plan(manifest: Manifest, backend: str, resolver: Resolver) -> Plan:
-    """Plan a replay on a backend ("cuda", "hip"). Imports the modules that the resolver allows."""
+def stage(rank: str) -> str:
+    """Return the pipeline stage within a rank such as `dp0:pp1:tp0`, or "" when it names none."""
+    return next((part for part in rank.split(":") if part.startswith("pp")), "")
+
+
+def make_plan(manifest: Manifest, backend: str, resolver: Resolver, rank: str = "") -> Plan:
+    """Plan a replay on a backend ("cuda", "hip"), for one rank of several. Imports the modules that are allowed.
+
+    A rank replays its own variants, then those of its pipeline stage's others; where the recording does not know the
+    stage, those of all.
+    """
     plan = Plan()
-    for variant in order(manifest.variants):
+    stages = {stage(r) for v in manifest.variants for r in v.ranks}
+    for variant in order(manifest.variants, rank):
         try:
+            if rank and stage(rank) in stages and variant.ranks and stage(rank) not in map(stage, variant.ranks):
+                raise Unresolved(f"another pipeline stage's ({', '.join(variant.ranks)})")
             plan.todo.append(_planned(manifest, variant, backend, resolver))
         except Unresolved as reason:
             plan.dropped.append(Result(variant, Outcome.SKIPPED, str(reason)))

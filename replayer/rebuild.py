@@ -10,20 +10,23 @@ from ..jit.rebuild import rebuild
 from ..jit.resolve import Resolver
 from ..manifest import words
 from ..manifest.model import Argument, Variant, digest
+from .live import Form
 from .plan import Planned
 
 KEYWORD_ONLY, VAR_POSITIONAL = 3, 2
 
 
-def bind(planned: Planned, resolver: Resolver, probe: Any = None) -> binding.Bound:
-    """Bind a planned variant's rebuilt arguments to its kernel; with `probe`, compile nothing (see `jit.bind`).
+def bind(planned: Planned, form: Form, resolver: Resolver, probe: Any = None) -> binding.Bound:
+    """Bind one form of a planned variant to its kernel; with `probe`, compile nothing (see `jit.bind`).
+
+    Live tensors stand where the form has them, else what is rebuilt from the recording.
 
     Raises Unresolved for an argument that cannot be made here, and what Triton raises.
     """
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    for param, argument in zip(planned.fn.params, planned.variant.args, strict=True):
-        value = rebuild(argument.value, resolver)
+    for index, (param, argument) in enumerate(zip(planned.fn.params, form.args, strict=True)):
+        value = form.tensors[index] if index in form.tensors else rebuild(argument.value, resolver)
         kind = int(param._param.kind)
         if kind == KEYWORD_ONLY:
             kwargs[param.name] = value

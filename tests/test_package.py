@@ -77,11 +77,6 @@ def run(command: list, cwd: Path, **variables: str) -> subprocess.CompletedProce
     )
 
 
-def base_dependencies() -> list[str]:
-    requirements = map(Requirement, metadata.distribution("jitreplay").requires or [])
-    return [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
-
-
 def layout(package: Path, rooms: Path) -> dict[str, str]:
     """The file of each module, where `package` holds the public names and `rooms` the rooms."""
     files = {"jitreplay": package / "__init__.py"}
@@ -129,25 +124,34 @@ def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def dependencies(wheel: Path) -> list[str]:
+    """What the wheel says it needs when no extra is asked for."""
+    [name] = [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".dist-info/METADATA")]
+    lines = zipfile.ZipFile(wheel).read(name).decode().splitlines()
+    requirements = [Requirement(line.partition(": ")[2]) for line in lines if line.startswith("Requires-Dist: ")]
+    return [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+
+
+@pytest.fixture(scope="module")
+def bare(dependencies: list[str], tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Base dependencies, and no jitreplay."""
     environment = Environment(tmp_path_factory.mktemp("bare"))
-    environment.copy(*base_dependencies())
+    environment.copy(*dependencies)
     return environment
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def installed(wheel: Path, dependencies: list[str], tmp_path_factory: pytest.TempPathFactory) -> Environment:
     environment = Environment(tmp_path_factory.mktemp("installed"))
-    environment.copy(*base_dependencies())
+    environment.copy(*dependencies)
     environment.pip("install", "--quiet", "--no-deps", "--no-index", wheel)
     return environment
 
 
 @pytest.fixture(scope="module")
-def editable(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+def editable(checkout: Path, dependencies: list[str], tmp_path_factory: pytest.TempPathFactory) -> Environment:
     environment = Environment(tmp_path_factory.mktemp("editable"))
-    environment.copy("setuptools", *base_dependencies())
+    environment.copy("setuptools", *dependencies)
     options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     environment.pip("install", *options, "--editable", checkout)
     return environment
@@ -174,7 +178,8 @@ class TestWheel:
         assert b"Apache License" in archive.read(f"{folder}/licenses/LICENSE")
         assert b"License-Expression: Apache-2.0" in archive.read(f"{folder}/METADATA")
 
-    def test_declares_all_that_the_base_install_needs(self, installed: Environment) -> None:
+    def test_needs_the_four_base_dependencies(self, installed: Environment, dependencies: list[str]) -> None:
+        assert sorted(dependencies) == ["click", "msgpack", "msgspec", "rich"]
         installed.pip("check")
 
     def test_is_used_from_any_folder(self, installed: Environment, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import os
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def start(target="cuda:90/H200"):
         sys.modules.setdefault(name, types.ModuleType(name))
     _define_operators()
     _stub_streams()
-    _zero_new_tensors()
+    _tame_tensors()
     import vllm
 
     _install_platform(driver)
@@ -93,6 +94,8 @@ def _define_operators():
         library.impl(definition.split("(")[0], lambda cc: False, "CompositeExplicitAutograd")
     for definition in LOOKED_UP_OPS:
         library.define(definition)
+    library.define("get_cuda_view_from_cpu_tensor(Tensor cpu_tensor) -> Tensor")
+    library.impl("get_cuda_view_from_cpu_tensor", lambda tensor: tensor, "CompositeExplicitAutograd")
     # torchvision's wheel is built for CUDA; next to a CPU torch its operators are missing, and these
     # are asked for when it is imported.
     vision = torch.library.Library("torchvision", "FRAGMENT")
@@ -143,47 +146,53 @@ def _stub_streams():
     """Streams and events that do nothing, as vLLM's own CPU runner has them."""
     import torch
 
-    def nothing(*args, **kwargs):
-        return None
+    def quiet(*names):
+        # A function each: Dynamo keys its handlers on the function, and two names of one would clash.
+        for owner, name in names:
+            setattr(owner, name, lambda *args, **kwargs: None)
 
-    torch.Event = torch.cuda.Event = _Event
-    torch.cuda.Stream = _Stream
-    torch.cuda.current_stream = torch.cuda.default_stream = lambda *args: _Stream()
-    torch.cuda.stream = lambda *args: contextlib.nullcontext()
-    torch.cuda.set_stream = torch.cuda.synchronize = torch.cuda.empty_cache = nothing
-    torch.accelerator.empty_host_cache = nothing
-    torch.accelerator.synchronize = torch.accelerator.empty_cache = nothing
-    torch.accelerator.set_device_index = nothing
-    torch.accelerator.current_device_index = lambda: 0
-    torch.cuda.memory.get_allocator_backend = lambda: "none"
-    for module in (torch.accelerator, torch.cuda):
+    cuda, accelerator = torch.cuda, torch.accelerator
+    torch.Event = cuda.Event = _Event
+    cuda.Stream = _Stream
+    cuda.current_stream = lambda *args: _Stream()
+    cuda.default_stream = lambda *args: _Stream()
+    cuda.stream = lambda *args: contextlib.nullcontext()
+    for module in (cuda, accelerator):
+        quiet((module, "synchronize"), (module, "empty_cache"), (module, "reset_peak_memory_stats"))
         module.memory_stats = lambda *args: {}
-        module.memory_allocated = module.max_memory_allocated = lambda *args: 0
-        module.memory_reserved = module.max_memory_reserved = lambda *args: 0
-        module.reset_peak_memory_stats = nothing
-    torch.accelerator.get_memory_info = torch.cuda.mem_get_info = lambda *args: (1 << 37, 1 << 37)
-    torch.accelerator.device_count = torch.cuda.device_count = lambda: 1
-    torch.Tensor.record_stream = nothing
+        for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+            setattr(module, name, lambda *args: 0)
+        module.device_count = lambda: 1
+    quiet((cuda, "set_stream"), (accelerator, "empty_host_cache"), (accelerator, "set_device_index"))
+    quiet((torch.Tensor, "record_stream"), (torch._C, "_accelerator_setAllocatorSettings"))
+    accelerator.current_device_index = lambda: 0
+    accelerator.get_memory_info = lambda *args: (1 << 37, 1 << 37)
+    cuda.mem_get_info = lambda *args: (1 << 37, 1 << 37)
+    cuda.memory.get_allocator_backend = lambda: "none"
 
 
-def _zero_new_tensors():
-    """Make torch.empty and its kin return zeros.
+def _tame_tensors():
+    """Take pinned memory for granted, and make torch.empty and its kin return zeros.
 
-    No kernel fills them here, and what a server computes from them on the host (indices, counts)
-    has to stay in range.
+    No kernel fills new tensors here, and what a server computes from them on the host (indices,
+    counts) has to stay in range.
     """
     import torch
 
-    def zeroed(make):
+    def tamed(make, zero):
         @functools.wraps(make)
-        def make_zeroed(*args, **kwargs):
+        def make_tamed(*args, pin_memory=False, **kwargs):
             tensor = make(*args, **kwargs)
-            return tensor.zero_() if tensor.device.type == "cpu" else tensor
+            return tensor.zero_() if zero and tensor.device.type == "cpu" else tensor
 
-        return make_zeroed
+        return make_tamed
 
     for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch.Tensor, "new_empty")):
-        setattr(owner, name, zeroed(getattr(owner, name)))
+        setattr(owner, name, tamed(getattr(owner, name), True))
+    for name in ("zeros", "ones", "full", "tensor", "arange", "empty_strided", "zeros_like"):
+        setattr(torch, name, tamed(getattr(torch, name), False))
+    torch.Tensor.pin_memory = lambda tensor, *args: tensor
+    torch.Tensor.is_pinned = lambda tensor, *args: True
 
 
 def _install_platform(driver):
@@ -230,7 +239,7 @@ def _install_platform(driver):
 
         @classmethod
         def is_pin_memory_available(cls):
-            return False
+            return True
 
         @classmethod
         def get_default_ir_op_priority(cls, vllm_config):
@@ -243,3 +252,17 @@ def _install_platform(driver):
             return torch.cuda.get_device_properties(device_id).multi_processor_count
 
     vllm.platforms._current_platform = HeadlessCudaPlatform()
+
+
+@contextlib.contextmanager
+def alone(vllm_config=None):
+    """A process group of one and a default VllmConfig, for layers that ask for their rank."""
+    from vllm.config import VllmConfig, set_current_vllm_config
+    from vllm.distributed import parallel_state
+
+    with set_current_vllm_config(vllm_config or VllmConfig()):
+        if not parallel_state.model_parallel_is_initialized():
+            _, path = tempfile.mkstemp(prefix="world-of-one-")
+            parallel_state.init_distributed_environment(1, 0, f"file://{path}", 0, "gloo")
+            parallel_state.initialize_model_parallel(1, 1)
+        yield

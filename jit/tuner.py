@@ -1,0 +1,168 @@
+"""Autotuners: noticing their decisions as they are made, and restoring them without a benchmark.
+
+Read on Triton 3.6.0 to 3.9.0: `Autotuner.run` looks its key up in `self.cache` and, on a miss, times each config by
+`_bench` and stores the winner there; from 3.8 a single pruned config is stored without timing.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .internals import internals
+
+_local = threading.local()
+
+
+class _NoticingCache(dict):  # type: ignore[type-arg]
+    """An autotuner's cache that tells of a decision. A hit is a plain dict's."""
+
+    def __init__(self, original: dict[Any, Any], tuner: Any, hook: TunerHook) -> None:
+        super().__init__(original)
+        self.original, self.tuner, self.hook = original, weakref.ref(tuner), hook
+
+    def __setitem__(self, key: Any, config: Any) -> None:
+        super().__setitem__(key, config)
+        tuner = self.tuner()
+        if tuner is not None:
+            self.hook.decided(tuner, key, config)
+
+
+def benching() -> tuple[Any, Any] | None:
+    """Return the (autotuner, config) that this thread is timing, or None."""
+    return getattr(_local, "benching", None)
+
+
+class TunerHook:
+    """Reports each decision of each autotuner: `on_choice(tuner, key, config, timings)`, timings a dict config to ms.
+
+    What `on_choice` raises goes to `on_error`. Tuners that exist already are found by one pass over live objects.
+    """
+
+    def __init__(
+        self, on_choice: Callable[[Any, Any, Any, dict[Any, float]], None], on_error: Callable[[Exception], None]
+    ) -> None:
+        self._on_choice, self._on_error = on_choice, on_error
+        self._on = False
+        self._tuners: list[weakref.ref[Any]] = []
+        self._originals: tuple[Any, Any] | None = None
+        self._wrappers: tuple[Any, Any] | None = None
+
+    def install(self) -> None:
+        cls = internals().Autotuner
+        self._originals = (cls.__dict__["__init__"], cls.__dict__["_bench"])
+        self._wrappers = (self._wrap_init(self._originals[0]), self._wrap_bench(self._originals[1]))
+        cls.__init__, cls._bench = self._wrappers
+        self._on = True
+        for thing in gc.get_objects():
+            if issubclass(type(thing), cls):  # `isinstance` would ask objects for `__class__`
+                self._adopt(thing)
+
+    def uninstall(self) -> None:
+        """Give each tuner its own dict back, updated; take the wrappers off where they are the top ones."""
+        self._on = False
+        if self._originals is None or self._wrappers is None:
+            return
+        cls = internals().Autotuner
+        for name, ours, original in zip(("__init__", "_bench"), self._wrappers, self._originals, strict=True):
+            if cls.__dict__.get(name) is ours:
+                setattr(cls, name, original)
+        for ref in self._tuners:
+            tuner = ref()
+            cache = getattr(tuner, "cache", None)
+            if tuner is not None and isinstance(cache, _NoticingCache) and cache.hook is self:
+                cache.original.clear()
+                cache.original.update(cache)
+                tuner.cache = cache.original
+        self._tuners.clear()
+        self._originals = self._wrappers = None
+
+    def decided(self, tuner: Any, key: Any, config: Any) -> None:
+        if not self._on:
+            return
+        timings = getattr(_local, "timings", {}).pop(id(tuner), {})
+        try:
+            self._on_choice(tuner, key, config, timings)
+        except Exception as error:
+            self._on_error(error)
+
+    def _adopt(self, tuner: Any) -> None:
+        cache = getattr(tuner, "cache", None)
+        if isinstance(cache, dict) and not (isinstance(cache, _NoticingCache) and cache.hook is self):
+            tuner.cache = _NoticingCache(cache, tuner, self)
+            self._tuners.append(weakref.ref(tuner))
+            for key, config in list(cache.items()):
+                self.decided(tuner, key, config)
+
+    def _wrap_init(self, original: Any) -> Any:
+        hook = self
+
+        def __init__(tuner: Any, *args: Any, **kwargs: Any) -> None:
+            original(tuner, *args, **kwargs)
+            if hook._on:
+                try:
+                    hook._adopt(tuner)
+                except Exception as error:
+                    hook._on_error(error)
+
+        return __init__
+
+    def _wrap_bench(self, original: Any) -> Any:
+        hook = self
+
+        def _bench(tuner: Any, *args: Any, config: Any, **kwargs: Any) -> Any:
+            if not hook._on:
+                return original(tuner, *args, config=config, **kwargs)
+            before, _local.benching = benching(), (tuner, config)
+            try:
+                timing = original(tuner, *args, config=config, **kwargs)
+            finally:
+                _local.benching = before
+            if not hasattr(_local, "timings"):
+                _local.timings = {}
+            median = timing[0] if isinstance(timing, (list, tuple)) and timing else timing
+            _local.timings.setdefault(id(tuner), {})[config] = median
+            return timing
+
+        return _bench
+
+
+def parts(config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a config's kernel arguments and its launch options (`Config.all_kwargs` less `kwargs`)."""
+    kwargs = dict(config.kwargs)
+    return kwargs, {name: value for name, value in config.all_kwargs().items() if name not in kwargs}
+
+
+def find(tuners: Any, fn: Any) -> Any:
+    """Return the first autotuner among kernel objects that leads to `fn`, else the live one that does, or None."""
+    cls = internals().Autotuner
+    for tuner in tuners:
+        if isinstance(tuner, cls):
+            return tuner
+    for thing in gc.get_objects():
+        if issubclass(type(thing), cls) and innermost(thing) is fn:
+            return thing
+    return None
+
+
+def innermost(tuner: Any) -> Any:
+    """Return the JITFunction that an autotuner leads to, or None."""
+    names, inner = internals(), tuner
+    for _ in range(16):
+        if isinstance(inner, names.JITFunction):
+            return inner
+        inner = getattr(inner, "fn", None)
+    return None
+
+
+def replaces_run(tuner: Any) -> bool:
+    """Whether another tool or a subclass chooses configs by itself (`Autotuner.run` is not Triton's own)."""
+    return getattr(type(tuner).run, "__module__", "") != internals().Autotuner.__module__
+
+
+def restore(tuner: Any, key: Any, config: Any) -> None:
+    """Put a live config object into an autotuner's cache; not told to a recorder, which has it already."""
+    dict.__setitem__(tuner.cache, key, config)

@@ -1,0 +1,60 @@
+"""Autotuner choices: putting the recorded winner where the live autotuner looks, so that nothing is benchmarked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..jit import tuner as tuners
+from ..jit.encode import encode
+from ..jit.rebuild import rebuild
+from ..jit.resolve import Resolver, Unresolved
+from ..manifest.model import Choice, Option
+from .outcome import ChoiceResult
+
+
+def restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
+    """Restore one choice in this process; `device` is the live device's name.
+
+    The live config object equal by value is used, with its hooks. Not restored, so that Triton tunes as ever: a choice
+    of another device model, of a kernel whose source changed, of a config that is no longer offered, and where another
+    tool does the choosing. A list that changed but still has the winner keeps it, and says so.
+    """
+    try:
+        return _restore(choice, device, resolver)
+    except Unresolved as reason:
+        return ChoiceResult(choice, False, str(reason))
+
+
+def _restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
+    if choice.device != device:
+        raise Unresolved(f"timed on {choice.device or 'an unnamed device'}, this is {device or 'an unnamed device'}")
+    fn = resolver.kernel(choice.kernel)
+    if resolver.fingerprint(fn) != choice.kernel.fingerprint:
+        raise Unresolved("the kernel's source changed since it was tuned")
+    tuner = tuners.find(resolver.wrappers(choice.kernel), fn)
+    if tuner is None:
+        raise Unresolved("the kernel has no autotuner here")
+    if tuners.replaces_run(tuner):
+        raise Unresolved(f"{type(tuner).run.__module__} chooses configs by itself")
+    wanted = _by_name((*choice.kwargs, *choice.options))
+    live = next((config for config in tuner.configs if _value(config) == wanted), None)
+    if live is None:
+        raise Unresolved("the recorded winner is no longer among the configs")
+    key = tuple(rebuild(value, resolver) for value in choice.key)
+    if key in tuner.cache:
+        return ChoiceResult(choice, True, "" if tuner.cache[key] is live else "the live choice differs and was kept")
+    tuners.restore(tuner, key, live)
+    timed, offered = {name for name, _ in choice.timings}, {str(config) for config in tuner.configs}
+    changed = bool(timed) and not timed <= offered
+    return ChoiceResult(
+        choice, True, "the list of configs changed; the recorded winner is still in it" if changed else ""
+    )
+
+
+def _value(config: Any) -> dict[str, Any]:
+    kwargs, options = tuners.parts(config)
+    return {name: encode(value) for name, value in {**kwargs, **options}.items()}
+
+
+def _by_name(pairs: tuple[Option, ...]) -> dict[str, Any]:
+    return dict(pairs)

@@ -1,0 +1,94 @@
+"""Run one row headless and write what Triton did in each phase.
+
+usage: run_row.py ROW --json OUT [--warm] [--params k=v ...]
+
+Phases: `build` (imports and tables), `warm` (vLLM's own warm-up, with --warm), `serve`, and `again`
+(the same traffic once more, which must find everything). Values of --params are Python literals.
+"""
+
+import argparse
+import ast
+import json
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("row")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--warm", action="store_true", help="run vLLM's own warm-up before serving")
+    parser.add_argument("--params", nargs="*", default=[], metavar="k=v")
+    parser.add_argument("--target", default="cuda:90/H200")
+    return parser.parse_args()
+
+
+def literal(text):
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def main():
+    args = arguments()
+    sys.path[:0] = [str(HERE), str(HERE.parents[1])]
+    import harness
+
+    driver, vllm = harness.start(args.target)
+    from jitreplay.examples.counter import Counter, keys
+
+    counter = Counter().install()
+    import rows
+    import torch
+    import triton
+
+    if args.row not in rows.ROWS:
+        raise SystemExit(f"no row {args.row!r}; there are: {', '.join(rows.ROWS)}")
+    phases, seconds = {}, {}
+
+    def phase(name, function):
+        started = time.perf_counter()
+        result = function()
+        seconds[name] = round(time.perf_counter() - started, 3)
+        phases[name] = [event._asdict() for event in counter.take()]
+        return result
+
+    params = dict(item.split("=", 1) for item in args.params)
+    made = {name: literal(value) for name, value in params.items()}
+    with torch.inference_mode():
+        row = phase("build", lambda: rows.ROWS[args.row](**made))
+        if args.warm and row.warm is not None:
+            phase("warm", row.warm)
+        phase("serve", row.serve)
+        phase("again", row.serve)
+    result = {
+        "row": args.row,
+        "params": made,
+        "versions": {"vllm": vllm.__version__, "triton": triton.__version__, "torch": torch.__version__},
+        "has_warm": row.warm is not None,
+        "phases": phases,
+        "seconds": seconds,
+        "launches": driver.launches,
+        "keys": {".".join(kernel): found for kernel, found in keys().items()},
+    }
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1))
+    print(summary(result))
+
+
+def summary(result):
+    """One line: how many events of each kind a phase had, and the kernels that were compiled in it."""
+    parts = []
+    for name, events in result["phases"].items():
+        kinds = [event["kind"] for event in events]
+        counts = " ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds))) or "nothing"
+        parts.append(f"{name}: {counts}")
+    return f"{result['row']} {result['params'] or ''} | " + "; ".join(parts)
+
+
+if __name__ == "__main__":
+    main()
