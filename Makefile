@@ -69,6 +69,8 @@ test-gpu: $(STAMP) ## Run the tests that need a GPU.
 .PHONY: test-vllm
 test-vllm: $(STAMP) ## Run the tests that need vLLM.
 	@grep -rqs "mark\.vllm" tests || { echo "make test-vllm: no test is marked vllm yet"; exit 2; }
+	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("vllm"))' \
+		|| { echo "make test-vllm: vLLM is not installed in $(VENV), and set-up does not install it yet"; exit 2; }
 	@$(BIN)/pytest -m vllm $(PYTEST_ARGS)
 
 .PHONY: lint

@@ -203,6 +203,9 @@ def install(target: str, device: Device | None = None) -> HeadlessDriver:
         _patch(driver, triton.Autotuner, check_disk_cache=_bench_only)
         if (cuda := getattr(triton.torch, "cuda", None)) is not None:
             _patch(driver, cuda, **{k: v for k, v in torch_answers(device).items() if hasattr(cuda, k)})
+        if device.backend == "hip":
+            # what libraries ask to know AMD by (Liger: is_hip)
+            _patch(driver, triton.torch.version, hip="headless")
     except Exception as error:
         uninstall()
         raise HeadlessError(

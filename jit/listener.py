@@ -17,11 +17,13 @@ class Listener:
 
     def __init__(self) -> None:
         self._previous: Any = None
+        self._was_set = False
         self._on = False
         self._seen = threading.local()
 
     def install(self) -> None:
         slot = internals().knobs.compilation
+        self._was_set = "listener" in vars(slot)  # else its class has the default
         self._previous, self._on = slot.listener, True
         slot.listener = self
 
@@ -29,8 +31,15 @@ class Listener:
         """Put back what was there; when another tool has wrapped us since, stay as an inert link."""
         self._on = False
         slot = internals().knobs.compilation
-        if slot.listener is self:
-            slot.listener = self._previous
+        if slot.listener is not self:
+            return
+        link = self
+        while isinstance(link._previous, Listener) and not link._previous._on:
+            link = link._previous  # one that was stopped before us
+        if link._was_set:
+            slot.listener = link._previous
+        else:
+            del slot.listener
 
     def take(self) -> bool | None:
         """Return whether this thread's last compile was a disk hit, or None when none was seen; then forget it."""

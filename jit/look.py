@@ -25,7 +25,7 @@ class Look:
 
     def __init__(self, kernel: Any, noted: Noted, on_error: Callable[[Exception], None]) -> None:
         self._kernel = weakref.ref(kernel)
-        self._noted: Noted | None = noted
+        self._noted = [noted]  # taken by `pop`, which only one thread can
         self._on_error = on_error
         self._launcher: Any = None
         if kernel.module is None and kernel._run is None:
@@ -40,15 +40,17 @@ class Look:
             return
         kernel.__dict__.pop("_init_handles", None)
         kernel._init_handles()
-        if self._noted is not None and kernel._run is not None:
+        if self._noted and kernel._run is not None:
             self._replace(kernel)
 
     def _replace(self, kernel: Any) -> None:
-        self._launcher = kernel._run
-        kernel._run = self._launch
+        launcher = kernel._run
+        if not _is_ours(launcher, self):  # another thread may have come first
+            self._launcher = launcher
+            kernel._run = self._launch
 
     def _launch(self, *args: Any, **kwargs: Any) -> Any:
-        noted, self._noted = self._noted, None
+        noted = _pop(self._noted)
         kernel = self._kernel()
         if kernel is not None and _is_ours(kernel.__dict__.get("_run"), self):
             kernel._run = self._launcher
@@ -61,7 +63,7 @@ class Look:
 
     def remove(self) -> None:
         """Put the kernel back as it was; nothing will be noted."""
-        self._noted = None
+        self._noted.clear()
         kernel = self._kernel()
         if kernel is None:
             return
@@ -73,7 +75,14 @@ class Look:
     @property
     def waiting(self) -> bool:
         """Whether the launch is still to come, and can."""
-        return self._noted is not None and self._kernel() is not None
+        return bool(self._noted) and self._kernel() is not None
+
+
+def _pop(noted: list[Noted]) -> Noted | None:
+    try:
+        return noted.pop()
+    except IndexError:
+        return None
 
 
 def _is_ours(method: Any, look: Look) -> bool:

@@ -63,6 +63,7 @@ class MissHook:
     ) -> None:
         self._on_miss, self._on_error, self._on_failure = on_miss, on_error, on_failure
         self._listener = Listener()
+        self._pending = threading.local()
         self._on = False
         self._originals: tuple[Any, Any] | None = None
         self._wrappers: tuple[Any, Any] | None = None
@@ -84,7 +85,7 @@ class MissHook:
         cls = internals().JITFunction
         for name, ours, original in zip(("_pack_args", "_do_compile"), self._wrappers, self._originals, strict=True):
             if cls.__dict__.get(name) is ours:
-                setattr(cls, name, original)
+                setattr(cls, name, _live(original))
         self._listener.uninstall()
         self._originals = self._wrappers = None
 
@@ -96,7 +97,7 @@ class MissHook:
             if hook._on:
                 try:
                     _, _, bound, specialization, options = args[:5]
-                    _local.pending = (
+                    hook._pending.miss = (
                         getattr(fn, "_jitreplay_kernel", fn),
                         bound,
                         list(specialization),
@@ -107,6 +108,7 @@ class MissHook:
                     hook._on_error(error)
             return packed
 
+        _pack_args._jitreplay = hook, original  # type: ignore[attr-defined]
         return _pack_args
 
     def _wrap_compile(self, original: Any) -> Any:
@@ -115,7 +117,7 @@ class MissHook:
         def _do_compile(fn: Any, *args: Any, **kwargs: Any) -> Any:
             if not hook._on:
                 return original(fn, *args, **kwargs)
-            pending, _local.pending = getattr(_local, "pending", None), None
+            pending, hook._pending.miss = getattr(hook._pending, "miss", None), None
             hook._listener.take()
             start = time.perf_counter()
             try:
@@ -132,6 +134,7 @@ class MissHook:
                     hook._on_error(error)
             return kernel
 
+        _do_compile._jitreplay = hook, original  # type: ignore[attr-defined]
         return _do_compile
 
     def _report(self, kernel: Any, pending: Any, args: Any, kwargs: Any, seconds: float) -> None:
@@ -154,6 +157,13 @@ class MissHook:
                 bool(getattr(_local, "replaying", 0)),
             )
         )
+
+
+def _live(function: Any) -> Any:
+    """Return what lies beneath wrappers of ours that were stopped while another was on top of them."""
+    while (mark := getattr(function, "_jitreplay", None)) is not None and not mark[0]._on:
+        function = mark[1]
+    return function
 
 
 def _grid(frame: Any) -> tuple[int, ...] | str | None:

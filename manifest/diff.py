@@ -226,3 +226,13 @@ def as_data(found: Diff) -> dict[str, Any]:
             ],
         },
     }
+
+
+def nearest(variant: Variant, others: Iterable[Variant]) -> tuple[Variant, list[tuple[str, Argument, Argument]]] | None:
+    """Return the variant of the same kernel with the fewest differing arguments, and those; None without any."""
+    row = _row(variant)
+    rows = [(other, _row(other)) for other in others if other.kernel.name == variant.kernel.name]
+    if not rows:
+        return None
+    found, _ = min(rows, key=lambda pair: _count(pair[1], row))
+    return found, _differing(found, variant)

@@ -3,131 +3,125 @@
 | tag | body | content |
 |---|---|---|
 | `H` | msgpack | list of environments |
-| `V` | zlib of msgpack | rows of the value table |
-| `A` | zlib of msgpack | rows of the argument table: [value, spec, derivations] |
-| `K` | zlib of msgpack | rows of the kernel table |
-| `R` | zlib of msgpack | rows of variants (VariantRow), at most 4096 in a record |
-| `C` | zlib of msgpack | rows of autotuner choices (ChoiceRow) |
+| `A` | zlib of msgpack | rows of the argument table: Argument, [value, spec, derivations] |
+| `O` | zlib of msgpack | rows of the options table: each a list of [name, value] |
+| `K` | zlib of msgpack | rows of the kernel table: Kernel |
+| `R` | zlib of msgpack | rows of variants: VariantRow |
+| `C` | zlib of msgpack | rows of autotuner choices: ChoiceRow |
 | `E` | 32 bytes | sha256 of all bytes before this record; nothing may follow |
 
-docs/format.md is the specification. Same content gives same bytes.
+A record holds at most 4096 rows; those of one tag follow one another. Same content gives same bytes.
+docs/format.md is the specification.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
+import secrets
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from . import record, table
 from .errors import ManifestError, WriteError
-from .model import Argument, Choice, Environment, Kernel, Manifest, Phase, Variant
+from .model import Argument, Choice, Environment, Kernel, Manifest, Option, Phase, Variant
+from .values import Value
 
 BLOCK = 4096
 _WHAT = "manifest"
-Pairs = tuple[tuple[str, int], ...]
+_TABLES = (b"A", b"O", b"K", b"R", b"C")
+Index = Annotated[int, msgspec.Meta(ge=0)]
+Digest = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 
 
-class ArgumentRow(msgspec.Struct, array_like=True, frozen=True):
-    value: int
-    spec: str
-    derivations: tuple[str, ...] = ()
+class VariantRow(msgspec.Struct, array_like=True, gc=False):
+    """A variant. `kernel`, `args` and `options` are indices of the tables, `environments` of the header's list."""
 
-
-class VariantRow(msgspec.Struct, array_like=True):
-    kernel: int
-    digest: bytes
-    args: list[int]
-    options: list[tuple[str, int]]
-    grid: list[int] | str | None
+    kernel: Index
+    digest: Digest
+    args: list[Index]
+    options: Index
+    grid: tuple[int, ...] | str | None
     phase: str
     flags: int
     ranks: tuple[str, ...]
     order: int
     compile_ms: int
-    environments: tuple[int, ...]
+    environments: tuple[Index, ...]
 
 
 class ChoiceRow(msgspec.Struct, array_like=True):
-    kernel: int
-    key: list[int]
-    kwargs: list[tuple[str, int]]
-    options: list[tuple[str, int]]
+    """An autotuner's choice. `kernel` is an index of the table, `environments` of the header's list."""
+
+    kernel: Index
+    key: tuple[Value, ...]
+    kwargs: tuple[Option, ...]
+    options: tuple[Option, ...]
     timings: tuple[tuple[str, float], ...]
     device: str
     ranks: tuple[str, ...]
-    environments: tuple[int, ...]
+    environments: tuple[Index, ...]
 
 
-_REAL, _DISK, _HARVESTED = 1, 2, 4
+REAL, DISK, HARVESTED = 1, 2, 4
+"""Bits of `flags`."""
 
 
 def dumps(manifest: Manifest) -> bytes:
     """Return the manifest's file content. The manifest must be canonical, as `merge` returns it."""
-    values, arguments, kernels = table.Interner(), table.Interner(), table.Interner()
-    by_identity: dict[tuple[str, str, str], int] = {k.identity: kernels(k) for k in manifest.kernels}
-
-    def options(pairs: Any) -> list[tuple[str, int]]:
-        return [(name, values(value)) for name, value in pairs]
-
-    rows = [
-        VariantRow(
-            by_identity[v.kernel.identity],
-            bytes.fromhex(v.digest),
-            [arguments(a) for a in v.args],
-            options(v.options),
-            list(v.grid) if isinstance(v.grid, tuple) else v.grid,
-            v.phase.value,
-            v.real * _REAL | v.disk_hit * _DISK | v.harvested * _HARVESTED,
-            v.ranks,
-            v.order,
-            v.compile_ms,
-            v.environments,
-        )
-        for v in manifest.variants
-    ]
-    choices = [
-        ChoiceRow(
-            by_identity[c.kernel.identity],
-            [values(v) for v in c.key],
-            options(c.kwargs),
-            options(c.options),
-            c.timings,
-            c.device,
-            c.ranks,
-            c.environments,
-        )
-        for c in manifest.choices
-    ]
-    argument_rows = [ArgumentRow(values(a.value), a.spec, a.derivations) for a in arguments.items]
-    out = [
-        record.preamble(record.MANIFEST_MAGIC),
-        record.frame(b"H", record.pack(table.builtins(list(manifest.environments)))),
-    ]
-    for tag, items in (
-        (b"V", values.items),
-        (b"A", argument_rows),
-        (b"K", kernels.items),
-        (b"R", rows),
-        (b"C", choices),
-    ):
-        for start in range(0, len(items), BLOCK):
-            body = record.pack(table.builtins(items[start : start + BLOCK]))
-            out.append(record.frame(tag, record.deflate(body)))
+    arguments, options, kernels = table.Interner(), table.Interner(), table.Interner()
+    with table.collector_paused():
+        index = {kernel.identity: kernels(kernel) for kernel in manifest.kernels}
+        rows = [
+            VariantRow(
+                index[v.kernel.identity],
+                bytes.fromhex(v.digest),
+                list(map(arguments, v.args)),
+                options(v.options),
+                v.grid,
+                v.phase.value,
+                v.real * REAL | v.disk_hit * DISK | v.harvested * HARVESTED,
+                v.ranks,
+                v.order,
+                v.compile_ms,
+                v.environments,
+            )
+            for v in manifest.variants
+        ]
+        choices = [
+            ChoiceRow(
+                index[c.kernel.identity], c.key, c.kwargs, c.options, c.timings, c.device, c.ranks, c.environments
+            )
+            for c in manifest.choices
+        ]
+        out = [record.preamble(record.MANIFEST_MAGIC), record.frame(b"H", _packed(manifest.environments))]
+        for tag, items in zip(_TABLES, (arguments.items, options.items, kernels.items, rows, choices), strict=True):
+            for start in range(0, len(items), BLOCK):
+                out.append(record.frame(tag, record.deflate(_packed(items[start : start + BLOCK]))))
     content = b"".join(out)
     return content + record.frame(b"E", hashlib.sha256(content).digest())
+
+
+def _packed(rows: Any) -> bytes:
+    return record.pack(table.builtins(rows))
 
 
 def loads(data: bytes) -> Manifest:
     """Return the manifest in `data`; raise ManifestError when it is cut, foreign, damaged or too new."""
     record.check_preamble(data, record.MANIFEST_MAGIC, _WHAT)
-    blocks: dict[bytes, list[Any]] = {tag: [] for tag in (b"V", b"A", b"K", b"R", b"C")}
-    environments: Any = []
-    start, ended = record.PREAMBLE_SIZE, False
+    with table.collector_paused():
+        return _assemble(*_blocks(data))
+
+
+def _blocks(data: bytes) -> tuple[Any, dict[bytes, list[Any]]]:
+    """Return the header, and the rows of each table."""
+    blocks: dict[bytes, list[Any]] = {tag: [] for tag in _TABLES}
+    header: Any = None
+    start, ended, room = record.PREAMBLE_SIZE, False, record.MAX_INFLATED
     for tag, body, end in record.frames(data, _WHAT):
         if ended:
             raise ManifestError(f"{_WHAT} is damaged: {len(data) - start} bytes follow its end")
@@ -136,74 +130,89 @@ def loads(data: bytes) -> Manifest:
                 raise ManifestError(f"{_WHAT} is damaged: its content does not match its sha256")
             ended = True
         elif tag == b"H":
-            environments = record.unpack(body, _WHAT)
+            if header is not None:
+                raise ManifestError(f"{_WHAT} is damaged: it has two headers")
+            header = record.unpack(body, _WHAT)
         elif tag in blocks:
-            rows = record.unpack(record.inflate(body, _WHAT), _WHAT)
+            block = record.inflate(body, _WHAT, room)
+            room -= len(block)
+            rows = record.unpack(block, _WHAT)
             if not isinstance(rows, list):
                 raise ManifestError(f"{_WHAT} is damaged: a block holds no list")
             blocks[tag].extend(rows)
         start = end
     if not ended:
         raise ManifestError(f"{_WHAT} is cut at byte {len(data)}: its end record is missing")
-    return _assemble(environments, blocks)
+    return [] if header is None else header, blocks
 
 
-def _assemble(environments: Any, blocks: dict[bytes, list[Any]]) -> Manifest:
-    value = table.lookup(table.convert_values(blocks[b"V"], _WHAT), _WHAT)
-    rows = table.convert(blocks[b"A"], list[ArgumentRow], _WHAT)
-    arguments = [Argument(value(row.value), row.spec, row.derivations) for row in rows]
+def _assemble(header: Any, blocks: dict[bytes, list[Any]]) -> Manifest:
+    environments = tuple(table.convert(header, list[Environment], _WHAT))
     kernels = table.convert(blocks[b"K"], list[Kernel], _WHAT)
-    kernel, argument = table.lookup(kernels, _WHAT), table.lookup(arguments, _WHAT)
-
-    def options(pairs: list[tuple[str, int]]) -> tuple[tuple[str, Any], ...]:
-        return tuple((name, value(index)) for name, index in pairs)
-
+    arguments = table.convert_rows(blocks[b"A"], Argument, _WHAT, table.soft_argument)
+    options = table.convert_rows(blocks[b"O"], tuple[Option, ...], _WHAT, table.soft_options)
+    choices = table.convert_rows(blocks[b"C"], ChoiceRow, _WHAT, _soft_choice)
+    rows: list[VariantRow] = table.convert(blocks[b"R"], list[VariantRow], _WHAT)
     phases = {phase.value: phase for phase in Phase}
-    variants = []
-    for row in table.convert(blocks[b"R"], list[VariantRow], _WHAT):
-        indices = row.args
-        if indices and (min(indices) < 0 or max(indices) >= len(arguments)):
-            argument(max(indices, key=abs))
-        variants.append(
-            Variant(
-                kernel(row.kernel),
-                row.digest.hex(),
-                tuple([arguments[i] for i in indices]),
-                options(row.options) if row.options else (),
-                tuple(row.grid) if isinstance(row.grid, list) else row.grid,
-                phases.get(row.phase, Phase.NEVER),
-                bool(row.flags & _REAL),
-                row.ranks,
-                row.order,
-                row.compile_ms,
-                bool(row.flags & _DISK),
-                row.environments,
-                bool(row.flags & _HARVESTED),
-            )
+    try:
+        variants = tuple(
+            [
+                Variant(
+                    kernels[row.kernel],
+                    row.digest.hex(),
+                    _picked(arguments, row.args),
+                    options[row.options],
+                    row.grid,
+                    phases.get(row.phase, Phase.NEVER),
+                    row.flags & REAL != 0,
+                    row.ranks,
+                    row.order,
+                    row.compile_ms,
+                    row.flags & DISK != 0,
+                    row.environments,
+                    row.flags & HARVESTED != 0,
+                )
+                for row in rows
+            ]
         )
-    choices = tuple(
-        Choice(
-            kernel(row.kernel),
-            tuple(value(i) for i in row.key),
-            options(row.kwargs),
-            options(row.options),
-            row.timings,
-            row.device,
-            row.ranks,
-            row.environments,
+        chosen = tuple(
+            Choice(kernels[c.kernel], c.key, c.kwargs, c.options, c.timings, c.device, c.ranks, c.environments)
+            for c in choices
         )
-        for row in table.convert(blocks[b"C"], list[ChoiceRow], _WHAT)
-    )
-    found = tuple(table.convert(environments, list[Environment], _WHAT))
-    _check_environments(found, (*variants, *choices))
-    return Manifest(found, tuple(variants), choices)
+    except IndexError:
+        raise ManifestError(f"{_WHAT} is damaged: a row names what its tables do not hold") from None
+    _check(environments, kernels, rows, variants, chosen)
+    return Manifest(environments, variants, chosen)
 
 
-def _check_environments(environments: tuple[Environment, ...], items: tuple[Variant | Choice, ...]) -> None:
-    sets = {item.environments for item in items}
-    known = range(len(environments))
-    if bad := [index for indices in sets for index in indices if index not in known]:
-        raise ManifestError(f"{_WHAT} is damaged: it names environment {bad[0]} of {len(environments)}")
+def _picked(items: list[Any], indices: list[int]) -> tuple[Any, ...]:
+    """Return the items at these places, as quickly as Python can."""
+    return itemgetter(*indices)(items) if len(indices) > 1 else tuple([items[i] for i in indices])
+
+
+def _soft_choice(row: Any) -> Any:
+    values: Callable[[Any], Any] = lambda rows: table.soft_each(rows, table.soft_value)  # noqa: E731
+    return table.soft_fields(row, {1: values, 2: table.soft_options, 3: table.soft_options})
+
+
+def _check(
+    environments: tuple[Environment, ...],
+    kernels: list[Kernel],
+    rows: list[VariantRow],
+    variants: tuple[Variant, ...],
+    choices: tuple[Choice, ...],
+) -> None:
+    """Raise ManifestError for an index past the environments, and for two kernels, variants or choices of one identity."""
+    for found in {item.environments for item in (*variants, *choices)}:
+        if found and max(found) >= len(environments):
+            raise ManifestError(f"{_WHAT} is damaged: it names environment {max(found)} of {len(environments)}")
+    for what, count, distinct in (
+        ("kernel", len(kernels), {kernel.identity for kernel in kernels}),
+        ("variant", len(rows), {(row.kernel, row.digest) for row in rows}),
+        ("choice", len(choices), {choice.identity for choice in choices}),
+    ):
+        if len(distinct) != count:
+            raise ManifestError(f"{_WHAT} is damaged: it holds the same {what} twice")
 
 
 def load(path: str | os.PathLike[str]) -> Manifest:
@@ -212,11 +221,7 @@ def load(path: str | os.PathLike[str]) -> Manifest:
     Raises ManifestError (a JitreplayError) when the file is missing, unreadable, cut, damaged or too new.
     """
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ManifestError(f"{os.fspath(path)}: cannot be read: {error.strerror or error}") from None
-    try:
-        return loads(data)
+        return loads(record.read_file(path, record.MANIFEST_MAGIC))
     except ManifestError as error:
         raise ManifestError(f"{os.fspath(path)}: {error}") from None
 
@@ -227,26 +232,18 @@ def save(manifest: Manifest, path: str | os.PathLike[str]) -> int:
     Raises WriteError, and leaves what was there before, when the place has no room or may not be written.
     """
     data, target = dumps(manifest), Path(path)
-    temporary = ""
+    temporary = target.parent / f".jitreplay-{secrets.token_hex(8)}.tmp"
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
     except OSError as error:
-        if temporary:
-            Path(temporary).unlink(missing_ok=True)
         raise WriteError(f"{target}: cannot be written: {error.strerror or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
     return len(data)
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
 
 
 __all__ = ["dumps", "load", "loads", "save"]

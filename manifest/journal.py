@@ -8,14 +8,15 @@
 | `C` | ChoiceEvent | an autotuner decided |
 | `S` | map of counts | what was dropped or failed, written at the end |
 
-A killed process leaves at most its last record cut, so a reader takes what stands before the first bad record.
+A killed process leaves at most its last record cut, so a reader takes what stands before the first bad record. A
+whole record whose content does not fit (another version's, or past a limit) is left out, and those after it are read.
 """
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
 
 import msgspec
 
@@ -26,13 +27,14 @@ from .values import Value
 
 SUFFIX = ".journal"
 _WHAT = "journal"
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
 
 
 class VariantEvent(msgspec.Struct, array_like=True):
     """A variant as one process saw it. `kernel` is the id of a `K` record of the same journal."""
 
     kernel: int
-    digest: str
+    digest: Digest
     args: tuple[Argument, ...]
     options: tuple[Option, ...]
     grid: tuple[int, ...] | str | None
@@ -59,7 +61,10 @@ class ChoiceEvent(msgspec.Struct, array_like=True):
 
 
 class Journal(msgspec.Struct):
-    """What a journal held. `damage` tells what stands after the last good record, or is empty."""
+    """What a journal held. `damage` tells what stands after the last good record, or is empty.
+
+    `counts` are the recorder's own, by what they count; `skipped` says why each left-out record did not fit.
+    """
 
     path: str
     environment: Environment | None
@@ -67,6 +72,7 @@ class Journal(msgspec.Struct):
     choices: list[Choice]
     counts: dict[str, int]
     damage: str = ""
+    skipped: list[str] = []
 
 
 def encode(tag: bytes, content: Any) -> bytes:
@@ -75,12 +81,13 @@ def encode(tag: bytes, content: Any) -> bytes:
 
 
 def is_journal(path: str | os.PathLike[str]) -> bool:
-    """Whether the file begins as a journal does."""
+    """Whether the file begins as a journal does; one named as a journal may be cut within its first bytes."""
     try:
         with open(path, "rb") as file:
-            return file.read(len(record.JOURNAL_MAGIC)) == record.JOURNAL_MAGIC
-    except OSError:
+            data = file.read(len(record.JOURNAL_MAGIC))
+    except (OSError, ValueError):
         return False
+    return data == record.JOURNAL_MAGIC or (os.fspath(path).endswith(SUFFIX) and record.JOURNAL_MAGIC.startswith(data))
 
 
 def read(path: str | os.PathLike[str]) -> Journal:
@@ -89,11 +96,11 @@ def read(path: str | os.PathLike[str]) -> Journal:
     Raises ManifestError when the file is unreadable or is no journal.
     """
     name = os.fspath(path)
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ManifestError(f"{name}: cannot be read: {error.strerror or error}") from None
     journal = Journal(name, None, [], [], {})
+    try:
+        data = record.read_file(path, record.JOURNAL_MAGIC)
+    except ManifestError as error:
+        raise ManifestError(f"{name}: {error}") from None
     if len(data) < record.PREAMBLE_SIZE and record.preamble(record.JOURNAL_MAGIC).startswith(data):
         journal.damage = f"cut at byte {len(data)}, before its first record"
         return journal
@@ -101,23 +108,45 @@ def read(path: str | os.PathLike[str]) -> Journal:
         record.check_preamble(data, record.JOURNAL_MAGIC, _WHAT)
     except ManifestError as error:
         raise ManifestError(f"{name}: {error}") from None
-    kernels: dict[int, Kernel] = {}
-    try:
-        for tag, body, _ in record.frames(data, _WHAT):
-            _take(journal, kernels, tag, record.unpack(body, _WHAT))
-    except ManifestError as error:
-        journal.damage = str(error)
+    with table.collector_paused():
+        _read(journal, data)
     return journal
 
 
-def _take(journal: Journal, kernels: dict[int, Kernel], tag: bytes, content: Any) -> None:
+def _read(journal: Journal, data: bytes) -> None:
+    kernels: dict[int, Kernel] = {}
+    try:
+        for tag, body, _ in record.frames(data, _WHAT):
+            try:
+                _take(journal, kernels, tag, body)
+            except ManifestError as error:
+                journal.skipped.append(str(error))
+    except ManifestError as error:
+        journal.damage = str(error)
+
+
+_TAGS = b"HKVCS"
+_each_value = partial(table.soft_each, soften=table.soft_value)
+_each_argument = partial(table.soft_each, soften=table.soft_argument)
+_SOFT_VARIANT = {2: _each_argument, 3: table.soft_options, 12: table.soft_options}
+_SOFT_CHOICE = {1: _each_value, 2: table.soft_options, 3: table.soft_options}
+
+
+def _event(content: Any, kind: Any, softeners: dict[int, Any]) -> Any:
+    return table.convert_rows([content], kind, _WHAT, lambda row: table.soft_fields(row, softeners))[0]
+
+
+def _take(journal: Journal, kernels: dict[int, Kernel], tag: bytes, body: bytes) -> None:
+    if tag not in _TAGS:
+        return
+    content = record.unpack(body, _WHAT)
     if tag == b"H":
         journal.environment = table.convert(content, Environment, _WHAT)
     elif tag == b"K":
         index, row = table.convert(content, tuple[int, Kernel], _WHAT)
         kernels[index] = row
     elif tag == b"V":
-        event = table.convert(content, VariantEvent, _WHAT)
+        event: VariantEvent = _event(content, VariantEvent, _SOFT_VARIANT)
         journal.variants.append(
             Variant(
                 _kernel(kernels, event.kernel),
@@ -136,7 +165,7 @@ def _take(journal: Journal, kernels: dict[int, Kernel], tag: bytes, content: Any
             )
         )
     elif tag == b"C":
-        choice = table.convert(content, ChoiceEvent, _WHAT)
+        choice: ChoiceEvent = _event(content, ChoiceEvent, _SOFT_CHOICE)
         journal.choices.append(
             Choice(
                 _kernel(kernels, choice.kernel),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from enum import Enum as PyEnum
 
 import msgspec
@@ -59,7 +58,7 @@ class Environment(msgspec.Struct, frozen=True):
         return f"{self.backend}:{self.arch}"
 
 
-class Param(msgspec.Struct, frozen=True, array_like=True):
+class Param(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A kernel's parameter. `annotation` is Triton's normalised text; `kind` Python's, as an integer."""
 
     name: str
@@ -70,7 +69,7 @@ class Param(msgspec.Struct, frozen=True, array_like=True):
     kind: int = 1
 
 
-class Kernel(msgspec.Struct, frozen=True, array_like=True):
+class Kernel(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):
     """A JITFunction by name and source. `wrappers` are the classes between the module's name and the JITFunction,
     outermost first; `fingerprint` covers its text, its callees and captured constants, not its place in a file."""
 
@@ -92,23 +91,28 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True):
         return (self.module, self.qualname, self.fingerprint)
 
 
-class Argument(msgspec.Struct, frozen=True, array_like=True):
+class Argument(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):
     """One argument of a variant: its value, and `spec`, the part of the key that it made.
 
     `spec` is Triton's type and class, such as `*bf16:D` (pointer, multiple of 16), `i32:` (neither 1 nor a multiple
     of 16), `i64` (not specialised), `constexpr`, or those of its items in parentheses. `derivations` are the
-    sizes, strides and settings that had the same value, such as `stride(table,0)` or `max_num_seqs`.
+    sizes, strides and settings that had the same value, such as `stride(table,0)` or `max_num_seqs`; they are a set,
+    kept sorted.
     """
 
     value: Value
     spec: str = ""
     derivations: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if len(self.derivations) > 1:
+            msgspec.structs.force_setattr(self, "derivations", tuple(sorted(set(self.derivations))))
+
 
 Option = tuple[str, Value]
 
 
-class Variant(msgspec.Struct, frozen=True):
+class Variant(msgspec.Struct, frozen=True, gc=False):
     """One key of one kernel, with the launch that showed it.
 
     `digest` is of Triton's key text. `options` keeps the caller's order. `grid` is a tuple of integers, "callable",
@@ -147,7 +151,7 @@ class Variant(msgspec.Struct, frozen=True):
         return None
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """An autotuner's decision: its key, the winning config by value, median times in ms, the device that timed."""
 
     kernel: Kernel
@@ -174,9 +178,6 @@ class Manifest(msgspec.Struct):
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         """Every kernel that has a variant or a choice, in order."""
-        return tuple(dict.fromkeys(kernel for kernel in self._all_kernels()))
-
-    def _all_kernels(self) -> Iterator[Kernel]:
-        seen = {item.kernel.identity: item.kernel for item in (*self.variants, *self.choices)}
-        for identity in sorted(seen):
-            yield seen[identity]
+        distinct = {id(item.kernel): item.kernel for item in (*self.variants, *self.choices)}
+        seen = {kernel.identity: kernel for kernel in distinct.values()}
+        return tuple(seen[identity] for identity in sorted(seen))

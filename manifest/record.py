@@ -8,6 +8,7 @@ A record with an unknown tag is skipped; what a reader must understand raises th
 
 from __future__ import annotations
 
+import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -29,10 +30,12 @@ _PREAMBLE = struct.Struct(">8sHH")
 _FRAME = struct.Struct(">IIc")
 PREAMBLE_SIZE = _PREAMBLE.size
 
+MAX_FILE = 1 << 30
+"""Bytes of one file."""
 MAX_BODY = 64 << 20
 """Bytes of one record's body."""
 MAX_INFLATED = 256 << 20
-"""Bytes of one record's body once decompressed."""
+"""Bytes of all bodies of one file once decompressed."""
 MAX_ITEMS = 1 << 22
 """Elements of one array or map."""
 MAX_TEXT = 1 << 20
@@ -46,7 +49,24 @@ def preamble(magic: bytes) -> bytes:
 
 def frame(tag: bytes, body: bytes) -> bytes:
     """Return one record, ready to be appended."""
-    return _FRAME.pack(len(body), zlib.crc32(tag + body), tag) + body
+    return _FRAME.pack(len(body), zlib.crc32(body, zlib.crc32(tag)), tag) + body
+
+
+def read_file(path: str | os.PathLike[str], magic: bytes) -> bytes:
+    """Return the content of a file. One that does not begin with `magic` is read no further than that.
+
+    Raises ManifestError when it cannot be read, or is past the limit.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(len(magic))
+            if data == magic:
+                data += file.read(MAX_FILE)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise ManifestError(f"cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(data) > MAX_FILE:
+        raise ManifestError(f"is larger than {MAX_FILE} bytes")
+    return data
 
 
 def check_preamble(data: bytes, magic: bytes, what: str) -> None:
@@ -54,7 +74,11 @@ def check_preamble(data: bytes, magic: bytes, what: str) -> None:
     if len(data) < PREAMBLE_SIZE:
         if data and magic.startswith(data[: len(magic)]):
             raise ManifestError(f"{what} is cut: {len(data)} bytes, its preamble alone has {PREAMBLE_SIZE}")
-        raise ManifestError(f"not a jitreplay {what}: {len(data)} bytes without its first mark")
+        raise ManifestError(
+            f"not a jitreplay {what}: it begins with {data[:8]!r}, expected {magic!r}"
+            if data
+            else f"not a jitreplay {what}: it is empty"
+        )
     found, version, least = _PREAMBLE.unpack_from(data)
     if found != magic:
         raise ManifestError(f"not a jitreplay {what}: it begins with {found!r}, expected {magic!r}")
@@ -78,15 +102,22 @@ def frames(data: bytes, what: str) -> Iterator[tuple[bytes, bytes, int]]:
         if end > len(data):
             raise ManifestError(f"{what} is cut at byte {len(data)}, inside a record that ends at {end}")
         body = data[at + _FRAME.size : end]
-        if zlib.crc32(tag + body) != crc:
+        if zlib.crc32(body, zlib.crc32(tag)) != crc:
             raise ManifestError(f"{what} is damaged: the record at byte {at} does not match its checksum")
         yield tag, body, end
         at = end
 
 
 def pack(value: Any) -> bytes:
-    """Return `value` (plain builtins) as msgpack."""
-    return bytes(msgpack.packb(value, use_bin_type=True) or b"")
+    """Return `value` (plain builtins) as msgpack. Strings are UTF-8 that may hold lone surrogates, as Python's may."""
+    return bytes(msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass") or b"")
+
+
+def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a map has the same key twice")
+    return found
 
 
 def unpack(body: bytes, what: str) -> Any:
@@ -96,7 +127,9 @@ def unpack(body: bytes, what: str) -> Any:
             body,
             raw=False,
             use_list=True,
-            strict_map_key=False,
+            strict_map_key=True,
+            unicode_errors="surrogatepass",
+            object_pairs_hook=_unique,
             max_array_len=MAX_ITEMS,
             max_map_len=MAX_ITEMS,
             max_str_len=MAX_TEXT,
@@ -111,13 +144,15 @@ def deflate(body: bytes) -> bytes:
     return zlib.compress(body, 6)
 
 
-def inflate(body: bytes, what: str) -> bytes:
-    """Return the decompressed body; raise ManifestError when it is malformed or past the limit."""
+def inflate(body: bytes, what: str, room: int = MAX_INFLATED) -> bytes:
+    """Return the decompressed body; raise ManifestError when it is malformed or larger than `room` bytes."""
     stream = zlib.decompressobj()
     try:
-        data = stream.decompress(body, MAX_INFLATED)
+        data = stream.decompress(body, room + 1)
     except zlib.error as error:
         raise ManifestError(f"{what} is damaged: {error}") from None
-    if stream.unconsumed_tail or not stream.eof:
-        raise ManifestError(f"{what} is damaged: a block is cut or grows past {MAX_INFLATED} bytes")
+    if len(data) > room:
+        raise ManifestError(f"{what} is damaged: it decompresses to more than {MAX_INFLATED} bytes")
+    if not stream.eof or stream.unused_data:
+        raise ManifestError(f"{what} is damaged: a block is cut, or bytes follow it")
     return data

@@ -1,78 +1,106 @@
-"""Interning: each distinct string, value, argument and kernel is written once and named by its index."""
+"""Rows of a file's tables: interning when they are written, typed and lenient decoding when they are read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import gc
+import re
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from .errors import ManifestError
-from .values import Opaque, Value
+from .values import Value
 
 T = TypeVar("T", bound=Hashable)
 
 
 class Interner(Generic[T]):
-    """Gives each distinct item an index, in order of first sight."""
+    """Gives each distinct item an index, in order of first sight. The caller keeps the items alive meanwhile."""
 
     def __init__(self) -> None:
         self.items: list[T] = []
         self._index: dict[T, int] = {}
+        self._by_id: dict[int, int] = {}
 
     def __call__(self, item: T) -> int:
-        index = self._index.get(item)
+        index = self._by_id.get(id(item))
         if index is None:
-            index = self._index[item] = len(self.items)
-            self.items.append(item)
+            index = self._index.get(item)
+            if index is None:
+                index = self._index[item] = len(self.items)
+                self.items.append(item)
+            self._by_id[id(item)] = index
         return index
 
 
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep Python's cycle collector from walking, again and again, what is built in here; it holds no cycles."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
 def builtins(value: Any) -> Any:
-    """Return a struct as the builtins that msgpack holds."""
-    return msgspec.to_builtins(value, builtin_types=(bytes,))
+    """Return a struct as the builtins that msgpack holds, with the keys of maps in order."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,), order="deterministic")
 
 
 def convert(data: Any, kind: Any, what: str) -> Any:
     """Return `data` as `kind`; raise ManifestError that gives the path of what does not fit."""
     try:
-        return msgspec.convert(data, kind, builtin_types=(bytes,))
-    except (msgspec.ValidationError, RecursionError) as error:
+        return _convert(data, kind)
+    except (msgspec.ValidationError, RecursionError, UnicodeError) as error:
         raise ManifestError(f"{what} is damaged: {error}") from None
 
 
-def convert_values(rows: Any, what: str) -> list[Value]:
-    """Return the values of a table. One of a kind that this version does not know becomes opaque."""
+def convert_rows(rows: list[Any], kind: Any, what: str, soften: Callable[[Any], Any]) -> list[Any]:
+    """Return rows that hold values as `kind`. Where they do not fit, `soften` each first: see `soft_value`."""
     try:
-        return msgspec.convert(rows, list[Value], builtin_types=(bytes,))
-    except msgspec.ValidationError:
-        return [_value(row, what) for row in rows] if isinstance(rows, list) else convert(rows, list[Value], what)
+        return _convert(rows, list[kind])
+    except (msgspec.ValidationError, RecursionError, UnicodeError):
+        return convert([soften(row) for row in rows], list[kind], what)
 
 
-_KNOWN = {kind.__struct_config__.tag for kind in Value.__args__}  # type: ignore[attr-defined]
+def _convert(data: Any, kind: Any) -> Any:
+    return msgspec.convert(data, kind, builtin_types=(bytes,))
 
 
-def _value(row: Any, what: str) -> Value:
-    if isinstance(row, list) and row and isinstance(row[0], str) and _unknown(row):
-        return Opaque(row[0], "a newer jitreplay wrote this kind of value")
-    return convert(row, Value, what)
-
-
-def _unknown(row: list[Any]) -> bool:
-    """Whether the value or a part of it has a tag that this version does not know."""
+def soft_value(row: Any) -> Any:
+    """Return a value's row, as an opaque one where the value or a part of it is of a kind unknown to this version."""
     try:
-        msgspec.convert(row, Value, builtin_types=(bytes,))
+        _convert(row, Value)
     except msgspec.ValidationError as error:
-        return "Invalid value" in str(error) and (row[0] not in _KNOWN or " - at `$[" in str(error))
-    return False
-
-
-def lookup(table: list[Any], what: str) -> Callable[[int], Any]:
-    """Return a function that gives a table's row and raises ManifestError for an index out of range."""
-
-    def row(index: int) -> Any:
-        if not 0 <= index < len(table):
-            raise ManifestError(f"{what} is damaged: index {index} in a table of {len(table)}")
-        return table[index]
-
+        if unknown := re.match(r"Invalid value '([^']*)'", str(error)):
+            return ["opaque", unknown[1], "a newer jitreplay wrote this kind of value"]
+    except (RecursionError, UnicodeError):
+        pass  # told with its place by whoever converts the whole
     return row
+
+
+def soft_argument(row: Any) -> Any:
+    """Return an argument's row [value, ...] with its value softened."""
+    return [soft_value(row[0]), *row[1:]] if isinstance(row, list) and row else row
+
+
+def soft_options(rows: Any) -> Any:
+    """Return rows [name, value] with their values softened."""
+    return soft_each(rows, lambda row: [row[0], soft_value(row[1])] if isinstance(row, list) and len(row) == 2 else row)
+
+
+def soft_each(rows: Any, soften: Callable[[Any], Any]) -> Any:
+    """Return a list of rows, each softened; anything else as it is."""
+    return [soften(row) for row in rows] if isinstance(rows, list) else rows
+
+
+def soft_fields(row: Any, softeners: dict[int, Callable[[Any], Any]]) -> Any:
+    """Return a row with the elements at the given places softened."""
+    if not isinstance(row, list):
+        return row
+    return [softeners[at](item) if at in softeners else item for at, item in enumerate(row)]

@@ -13,11 +13,11 @@ import msgspec
 _INT64 = range(-(1 << 63), 1 << 64)
 
 
-class _Value(msgspec.Struct, frozen=True, array_like=True, tag_field="kind"):
+class _Value(msgspec.Struct, frozen=True, array_like=True, tag_field="kind", gc=False, cache_hash=True):
     """Base: encoded as an array whose first element is the tag; elements may be added at the end only."""
 
 
-class View(msgspec.Struct, frozen=True, array_like=True):
+class View(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """How a tensor lies in a buffer of the runner: `offset` in elements from the buffer's own start.
 
     `shape` and `strides` hold -1 where the dimension is the buffer's own, so that it follows the live buffer.
@@ -49,9 +49,20 @@ class Tensor(_Value, tag="tensor", frozen=True):
 
 
 class Integer(_Value, tag="int", frozen=True):
-    """An integer of any size: beyond 64 bits it is held as hexadecimal text, as msgpack has no larger one."""
+    """An integer of any size: beyond 64 bits it is held as hexadecimal text, as msgpack has no larger one.
+
+    Raises ValueError for text that is not `hex` of such a number.
+    """
 
     value: int | str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, str):
+            number = int(self.value, 16)
+            if number in _INT64 or hex(number) != self.value:
+                raise ValueError("not the hexadecimal text of an integer past 64 bits")
+        elif self.value not in _INT64:
+            raise ValueError("an integer past 64 bits is held as hexadecimal text: use Integer.of")
 
     @classmethod
     def of(cls, number: int) -> Integer:
@@ -63,9 +74,20 @@ class Integer(_Value, tag="int", frozen=True):
 
 
 class Float(_Value, tag="float", frozen=True):
-    """A float by its hexadecimal form (`float.hex`), which keeps -0.0, infinities and NaN."""
+    """A float by its hexadecimal form (`float.hex`), which keeps -0.0, infinities and NaN.
+
+    Raises ValueError for any other text.
+    """
 
     hex: str
+
+    def __post_init__(self) -> None:
+        try:
+            known = float.fromhex(self.hex).hex() == self.hex
+        except OverflowError:
+            known = False
+        if not known:
+            raise ValueError("not the hexadecimal text of a float")
 
     @classmethod
     def of(cls, number: float) -> Float:

@@ -346,7 +346,9 @@ class TestUndo:
     def warmed(self, driver: Any) -> None:
         import torch
         from kernels.basic import copy
+        from triton import knobs
 
+        vars(knobs.compilation).pop("listener", None)  # as a fresh process has it
         copy[(1,)](torch.zeros(64), torch.zeros(64), 32, BLOCK=16)
 
     @staticmethod
@@ -395,7 +397,7 @@ class TestUndo:
             tools, ours = {"tool on": (True, ours), "tool off": (False, ours)}.get(action, (tools, action == "ours on"))
             tool.seen.clear()
             count = recorder.counts["variants"]
-            self.compile(16 << step)
+            self.compile(16 << 2 * step)
             if tools:
                 assert tool.seen.count("compile") == tool.seen.count("listener") == 2, action
             # A tool that puts back what it found drops what came after it.
@@ -476,11 +478,20 @@ class TestKilled:
         assert file.load(tmp_path / "kernels.jitreplay") == found.manifest
 
 
-class TestCutManifest:
-    @pytest.fixture(scope="class")
-    def whole(self, kernels: dict[str, Any]) -> bytes:
-        return file.dumps(kernels["manifest"])
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a manifest of a few kernels."""
+    folder = tmp_path_factory.mktemp("whole")
+    with headless(folder):
+        from kernels.traffic import cases
 
+        with jitreplay.Recorder(folder / "recording"):
+            for launch in list(cases().values())[::3]:
+                launch()
+    return file.dumps(merged(folder / "recording"))
+
+
+class TestCutManifest:
     @pytest.fixture
     def cut(self, whole: bytes, tmp_path: Path) -> Callable[[int], Path]:
         def cut(at: int) -> Path:

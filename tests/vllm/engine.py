@@ -106,11 +106,17 @@ class HeadlessWorker(Worker):
         return self.cache_config.kv_cache_memory_bytes
 
 
-def engine(name="dense", **changes):
-    """An LLM of a small model. Keywords are those of vllm.LLM."""
+def engine(name="dense", configs=2, **changes):
+    """An LLM of a small model. Keywords are those of vllm.LLM.
+
+    `configs` keeps that many configs of each autotuner of the chunked delta rule (0: all 88).
+    """
+    import rows
     import vllm.model_executor.models.registry as registry
     from vllm import LLM
 
+    if name == "gdn":
+        rows.fewer_configs(rows.chunk_modules(), configs)
     registry._run_in_subprocess = lambda function: function()  # a fresh process would have no driver
     arguments = {
         "model": model(name),
@@ -125,6 +131,7 @@ def engine(name="dense", **changes):
         "kv_cache_memory_bytes": KV_BYTES,
         "attention_backend": "TRITON_ATTN",
         "compilation_config": {"custom_ops": ["none"]},
+        "gdn_prefill_backend": "triton",
         "worker_cls": "engine.HeadlessWorker",
     }
     return LLM(**(arguments | changes))

@@ -43,14 +43,37 @@ SETTINGS = {
     "HF_HUB_OFFLINE": "1",
 }
 
-# Operators that layers only look up when they are built: their native form runs instead.
-LOOKED_UP_OPS = (
-    "silu_and_mul(Tensor! out, Tensor input) -> ()",
-    "gelu_and_mul(Tensor! out, Tensor input) -> ()",
-    "rms_norm(Tensor! out, Tensor input, Tensor weight, float epsilon) -> ()",
-    "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor weight, float epsilon) -> ()",
-    "rotary_embedding(Tensor positions, Tensor! query, Tensor? key, int head_size,"
-    " Tensor cos_sin_cache, bool is_neox) -> ()",
+# Operators that layers call or modules look up. They write into tensors that they are given: here
+# these stay as they are. The signatures fit both versions of vLLM.
+OUTPUT_OPS = {
+    "_C": (
+        "silu_and_mul(Tensor! out, Tensor input) -> ()",
+        "gelu_and_mul(Tensor! out, Tensor input) -> ()",
+        "rms_norm(Tensor! out, Tensor input, Tensor? weight, float epsilon) -> ()",
+        "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()",
+        "rotary_embedding(Tensor positions, Tensor! query, Tensor? key, int head_size, Tensor cache, bool is_neox) -> ()",
+    ),
+    "_moe_C": (
+        "topk_softmax(Tensor! weights, Tensor! ids, Tensor! rows, Tensor gates, bool renormalize,"
+        " Tensor? bias=None, Tensor? is_padding=None) -> ()",
+        "moe_align_block_size(Tensor ids, int num_experts, int block_size, Tensor! sorted_ids, Tensor! expert_ids,"
+        " Tensor! padded, Tensor? expert_map=None, Tensor? scatter_idx=None) -> ()",
+        "moe_sum(Tensor input, Tensor! out, Tensor? ids=None, Tensor? expert_map=None) -> ()",
+    ),
+}
+# Operators of quantization that the fusion passes name when they are imported, and that never run.
+NAMED_OPS = (
+    "static_scaled_fp8_quant",
+    "dynamic_scaled_fp8_quant",
+    "dynamic_per_token_scaled_fp8_quant",
+    "per_token_group_fp8_quant",
+    "rms_norm_static_fp8_quant",
+    "fused_add_rms_norm_static_fp8_quant",
+    "rms_norm_dynamic_per_token_quant",
+    "rms_norm_per_block_quant",
+    "silu_and_mul_quant",
+    "silu_and_mul_per_block_quant",
+    "fused_qk_norm_rope",
 )
 
 _libraries = []  # a torch Library takes its operators away when it is collected
@@ -88,20 +111,22 @@ def version():
 def _define_operators():
     import torch
 
-    library = torch.library.Library("_C", "FRAGMENT")
-    for definition in IMPORT_TIME_OPS:
-        library.define(definition)
-        library.impl(definition.split("(")[0], lambda cc: False, "CompositeExplicitAutograd")
-    for definition in LOOKED_UP_OPS:
-        library.define(definition)
-    library.define("get_cuda_view_from_cpu_tensor(Tensor cpu_tensor) -> Tensor")
-    library.impl("get_cuda_view_from_cpu_tensor", lambda tensor: tensor, "CompositeExplicitAutograd")
+    def define(namespace, definitions, answer):
+        library = torch.library.Library(namespace, "FRAGMENT")
+        for definition in definitions:
+            library.define(definition)
+            library.impl(definition.split("(")[0], answer, "CompositeExplicitAutograd")
+        _libraries.append(library)
+
+    define("_C", IMPORT_TIME_OPS, lambda *args: False)
+    for namespace, definitions in OUTPUT_OPS.items():
+        define(namespace, definitions, lambda *args: None)
+    define("_C", [f"{name}() -> ()" for name in NAMED_OPS], lambda: None)
+    define("_C", ["get_cuda_view_from_cpu_tensor(Tensor tensor) -> Tensor"], lambda tensor: tensor)
     # torchvision's wheel is built for CUDA; next to a CPU torch its operators are missing, and these
     # are asked for when it is imported.
-    vision = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        vision.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _libraries.extend([library, vision])
+    boxes = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+    define("torchvision", [f"nms{boxes}", f"qnms{boxes}"], lambda dets, scores, iou_threshold: dets)
 
 
 class _Event:

@@ -78,6 +78,13 @@ def fewer_configs(modules, count):
                 value = value.fn
 
 
+def chunk_modules():
+    """The modules of the chunked delta rule's kernels."""
+    import vllm.third_party.flash_linear_attention.ops as ops
+
+    return [module for module in vars(ops).values() if inspect.ismodule(module)]
+
+
 # ---------------------------------------------------------------- the runner's tables
 
 
@@ -685,11 +692,9 @@ def gdn_chunk(configs=2, prompts=((64,), (40,), (64, 100))):
 
     `configs` keeps that many configs of each (0: all 88), since each is compiled.
     """
-    import vllm.third_party.flash_linear_attention.ops as ops
     from vllm.third_party.flash_linear_attention.ops.chunk import chunk_gated_delta_rule
 
-    modules = [module for module in vars(ops).values() if inspect.ismodule(module)]
-    fewer_configs(modules, configs)
+    fewer_configs(chunk_modules(), configs)
     runner, layer = gdn_runner(16)
     # As the layer's forward calls it, after fused_post_conv_prep has done the L2 norm.
     layer.chunk_gated_delta_rule = lambda **kwargs: given(chunk_gated_delta_rule, **kwargs)
