@@ -110,7 +110,7 @@ def main(count: int = 100_000) -> None:
     sizes = [len(v.args) for v in made]
     data, *saving = timed(lambda: file.dumps(old))
     newer = file.dumps(new)
-    del made, other, old, new
+    del made, other, new
     before, *loading = timed(lambda: file.loads(data))
     after = file.loads(newer)
     found, *comparing = timed(lambda: diff.diff(before, after))
@@ -121,7 +121,12 @@ def main(count: int = 100_000) -> None:
     print(f"compared: {len(found.changed)} changed, {len(found.added)} added, {len(found.removed)} removed")
     print(f"merged: {len(merged.variants)} variants")
     print(f"\n{'what':<18}{'measured':>12}{'processor':>12}{'bar':>10}")
-    rows = (("load, s", loading, 1.0), ("diff, s", comparing, 2.0), ("merge, s", merging, 3.0), ("save, s", saving, None))
+    rows = (
+        ("load, s", loading, 1.0),
+        ("diff, s", comparing, 2.0),
+        ("merge, s", merging, 3.0),
+        ("save, s", saving, None),
+    )
     for name, (wall, cpu), bar in rows:
         print(f"{name:<18}{wall:>12.2f}{cpu:>12.2f}{'-' if bar is None else format(bar, '.0f'):>10}")
     print(f"{'bytes a variant':<18}{len(data) / count:>12.1f}{'':>12}{200:>10}")

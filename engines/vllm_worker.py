@@ -75,7 +75,7 @@ class WorkerSession:
     def _describe(self) -> None:
         if self._recorder is not None:
             found = vllm_config.settings(self.worker)
-            self._recorder.describe(vllm_config.version(), vllm_config.rank(self.worker), **found)
+            self._recorder.describe(vllm_config.version(), vllm_config.rank(self.worker), found)
 
     def tables_ready(self) -> None:
         """The KV cache and the tables are there: the recorder learns the buffers and the number of blocks."""

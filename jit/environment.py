@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ..manifest.model import Device, Environment
@@ -17,7 +18,7 @@ def live_target() -> tuple[str, int | str, int]:
     return target.backend, target.arch, target.warp_size
 
 
-def environment(engine: str = "", **settings: Any) -> Environment:
+def environment(engine: str = "", settings: Mapping[str, Any] | None = None) -> Environment:
     """Return the environment of this process, with the engine's name and settings."""
     from .. import __version__
 
@@ -35,7 +36,7 @@ def environment(engine: str = "", **settings: Any) -> Environment:
         engine,
         variables=variables(),
         injected={name: str(value) for name, value in injected(None).items()},
-        settings=settings,
+        settings=dict(settings or {}),
     )
 
 

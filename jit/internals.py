@@ -51,3 +51,13 @@ def internals() -> Internals:
     if missing := [name for name, (owner, attribute) in needed.items() if not hasattr(owner, attribute)]:
         raise Unsupported(f"Triton {triton.__version__} has no {', '.join(missing)}; this jitreplay knows 3.6 to 3.9")
     return Internals(triton.__version__, JITFunction, JITCallable, CompiledKernel, Autotuner, Heuristics, knobs, driver)
+
+
+def live(function: Any) -> Any:
+    """Return what lies beneath wrappers of ours that were stopped while another was on top of them.
+
+    A wrapper of ours carries its hook and the function that it found, as `_jitreplay`.
+    """
+    while (mark := getattr(function, "_jitreplay", None)) is not None and not mark[0]._on:
+        function = mark[1]
+    return function

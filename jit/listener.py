@@ -11,6 +11,8 @@ from .internals import internals
 class Listener:
     """Notes, per thread, whether the last compile was a disk hit; calls on what was in the slot before.
 
+    `unclaimed` counts the compiles of threads that were not told to `expect` one.
+
     Read on Triton 3.6.0 to 3.9.0: the slot is called with keywords (src, metadata, metadata_group, times,
     cache_hit), in the compiling thread, and what it raises goes into the launch, so nothing is raised here.
     """
@@ -20,6 +22,8 @@ class Listener:
         self._was_set = False
         self._on = False
         self._seen = threading.local()
+        self._lock = threading.Lock()
+        self.unclaimed = 0
 
     def install(self) -> None:
         slot = internals().knobs.compilation
@@ -41,6 +45,10 @@ class Listener:
         else:
             del slot.listener
 
+    def expect(self, expected: bool) -> None:
+        """Say that the compiles of this thread are known of, or no longer are."""
+        self._seen.expected = expected
+
     def take(self) -> bool | None:
         """Return whether this thread's last compile was a disk hit, or None when none was seen; then forget it."""
         hit = getattr(self._seen, "hit", None)
@@ -50,5 +58,8 @@ class Listener:
     def __call__(self, **event: Any) -> None:
         if self._on:
             self._seen.hit = bool(event.get("cache_hit"))
+            if not getattr(self._seen, "expected", False):
+                with self._lock:
+                    self.unclaimed += 1
         if self._previous is not None:
             self._previous(**event)

@@ -89,11 +89,21 @@ def _is_ours(method: Any, look: Look) -> bool:
     return getattr(method, "__self__", None) is look
 
 
-def when_compiled(kernel: Any, then: Callable[[Any], None], on_error: Callable[[Exception], None]) -> None:
-    """Call `then` with the CompiledKernel: at once, or when a FutureKernel (AsyncCompileMode) has been finalised."""
+def when_compiled(
+    kernel: Any,
+    then: Callable[[Any], None],
+    on_error: Callable[[Exception], None],
+    on_failure: Callable[[], None] | None = None,
+) -> None:
+    """Call `then` with the CompiledKernel: at once, or when a FutureKernel (AsyncCompileMode) has been finalised.
+
+    `on_failure` is called in the worker's thread when the FutureKernel's compile raised.
+    """
     if not hasattr(kernel, "finalize_compile"):
         then(kernel)
         return
+    if on_failure is not None:
+        kernel.future.add_done_callback(lambda done: on_failure() if done.exception() is not None else None)
     original = kernel.finalize_compile
 
     def finalize(compiled: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .internals import internals
+from .internals import internals, live
 from .listener import Listener
 
 _local = threading.local()
@@ -64,6 +64,7 @@ class MissHook:
         self._on_miss, self._on_error, self._on_failure = on_miss, on_error, on_failure
         self._listener = Listener()
         self._pending = threading.local()
+        self._in_workers: list[Any] = []
         self._on = False
         self._originals: tuple[Any, Any] | None = None
         self._wrappers: tuple[Any, Any] | None = None
@@ -85,9 +86,19 @@ class MissHook:
         cls = internals().JITFunction
         for name, ours, original in zip(("_pack_args", "_do_compile"), self._wrappers, self._originals, strict=True):
             if cls.__dict__.get(name) is ours:
-                setattr(cls, name, _live(original))
+                setattr(cls, name, live(original))
         self._listener.uninstall()
         self._originals = self._wrappers = None
+
+    @property
+    def outside(self) -> int:
+        """How many compiles no launch asked for: `triton.compile` called directly, as torch.compile's backend does."""
+        return max(0, self._listener.unclaimed - len(self._in_workers))
+
+    def forget(self) -> None:
+        """In a forked child: the compiles so far were the parent's."""
+        self._listener.unclaimed = 0
+        self._in_workers.clear()
 
     def _wrap_pack(self, original: Any) -> Any:
         hook = self
@@ -119,6 +130,7 @@ class MissHook:
                 return original(fn, *args, **kwargs)
             pending, hook._pending.miss = getattr(hook._pending, "miss", None), None
             hook._listener.take()
+            hook._listener.expect(True)
             start = time.perf_counter()
             try:
                 kernel = original(fn, *args, **kwargs)
@@ -126,6 +138,10 @@ class MissHook:
                 if hook._on_failure is not None:
                     hook._on_failure(fn, error)
                 raise
+            finally:
+                hook._listener.expect(False)
+            if hasattr(kernel, "finalize_compile"):
+                hook._expect_worker(kernel)
             # None: another tool's cache hook cancelled the compile. No `_pack_args`: Triton's own `preload`.
             if kernel is not None and pending is not None and pending[0] is fn:
                 try:
@@ -136,6 +152,12 @@ class MissHook:
 
         _do_compile._jitreplay = hook, original  # type: ignore[attr-defined]
         return _do_compile
+
+    def _expect_worker(self, future: Any) -> None:
+        """Claim the compile of a FutureKernel, which a worker of AsyncCompileMode runs (3.6.0 to 3.9.0)."""
+        if not hasattr(future, "_jitreplay_claimed"):
+            future._jitreplay_claimed = True
+            future.future.add_done_callback(lambda done: done.exception() is None and self._in_workers.append(1))
 
     def _report(self, kernel: Any, pending: Any, args: Any, kwargs: Any, seconds: float) -> None:
         names = ("key", "signature", "device", "constexprs", "options", "attrs", "warmup")
@@ -157,13 +179,6 @@ class MissHook:
                 bool(getattr(_local, "replaying", 0)),
             )
         )
-
-
-def _live(function: Any) -> Any:
-    """Return what lies beneath wrappers of ours that were stopped while another was on top of them."""
-    while (mark := getattr(function, "_jitreplay", None)) is not None and not mark[0]._on:
-        function = mark[1]
-    return function
 
 
 def _grid(frame: Any) -> tuple[int, ...] | str | None:

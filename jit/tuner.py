@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .internals import internals
+from .internals import internals, live
 
 _local = threading.local()
 
@@ -26,6 +26,8 @@ class _NoticingCache(dict):  # type: ignore[type-arg]
 
     def __setitem__(self, key: Any, config: Any) -> None:
         super().__setitem__(key, config)
+        if isinstance(self.original, _NoticingCache):
+            self.original[key] = config  # another hook's
         tuner = self.tuner()
         if tuner is not None:
             self.hook.decided(tuner, key, config)
@@ -69,14 +71,17 @@ class TunerHook:
         cls = internals().Autotuner
         for name, ours, original in zip(("__init__", "_bench"), self._wrappers, self._originals, strict=True):
             if cls.__dict__.get(name) is ours:
-                setattr(cls, name, original)
+                setattr(cls, name, live(original))
         for ref in self._tuners:
             tuner = ref()
             cache = getattr(tuner, "cache", None)
             if tuner is not None and isinstance(cache, _NoticingCache) and cache.hook is self:
-                cache.original.clear()
-                cache.original.update(cache)
-                tuner.cache = cache.original
+                original = cache.original
+                while isinstance(original, _NoticingCache) and not original.hook._on:
+                    original = original.original  # one that was stopped before us
+                dict.clear(original)
+                dict.update(original, cache)
+                tuner.cache = original
         self._tuners.clear()
         self._originals = self._wrappers = None
 
@@ -108,6 +113,7 @@ class TunerHook:
                 except Exception as error:
                     hook._on_error(error)
 
+        __init__._jitreplay = hook, original  # type: ignore[attr-defined]
         return __init__
 
     def _wrap_bench(self, original: Any) -> Any:
@@ -127,6 +133,7 @@ class TunerHook:
             _local.timings.setdefault(id(tuner), {})[config] = median
             return timing
 
+        _bench._jitreplay = hook, original  # type: ignore[attr-defined]
         return _bench
 
 

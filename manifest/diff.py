@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import combinations
-from math import comb
 from typing import Any
 
 import msgspec
 
 from . import words
 from .model import Argument, Environment, Manifest, Variant
+from .pair import ORDER, distance, pair
 from .values import Opaque, Tensor, Text, Tuple
-
-MOST = 3
-"""Two variants with more differing arguments than this are not the same one changed."""
-_PAIRS = 200_000
-"""Up to so many pairs are compared one by one; beyond, by masking the arguments that vary."""
-_MASKS = 4_000_000
 
 
 class Change(msgspec.Struct):
@@ -82,25 +75,28 @@ def _header(before: Iterable[Environment], after: Iterable[Environment]) -> Iter
     """Yield (field, values before, values after) for each field of the environments that differs."""
     old, new = _fields(before), _fields(after)
     for name in sorted({*old, *new}):
-        was, now = old.get(name, []), new.get(name, [])
-        if was != now:
+        was, now = old.get(name, {}), new.get(name, {})
+        if was.keys() != now.keys():
             yield name, _single(was), _single(now)
 
 
-def _single(found: list[Any]) -> Any:
-    return found[0] if len(found) == 1 else (found or None)
+def _single(found: dict[str, Any]) -> Any:
+    values = [words.finite(value) for value in found.values()]
+    return values[0] if len(values) == 1 else (values or None)
 
 
-def _fields(environments: Iterable[Environment]) -> dict[str, list[Any]]:
-    """Return each field's distinct values, nested fields with dotted names."""
-    found: dict[str, list[Any]] = defaultdict(list)
+def _fields(environments: Iterable[Environment]) -> dict[str, dict[str, Any]]:
+    """Return each field's distinct values, nested fields with dotted names.
+
+    Values are told apart by their text, since 1, True and 1.0 are equal to Python, and NaN is not to itself.
+    """
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
     for environment in environments:
         for name, value in msgspec.to_builtins(environment).items():
             pairs = {f"{name}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}
             for key, item in pairs.items():
-                if item not in found[key]:
-                    found[key].append(item)
-    return {name: sorted(values, key=repr) for name, values in found.items()}
+                found[key][repr(item)] = item
+    return {name: dict(sorted(values.items())) for name, values in found.items()}
 
 
 def key_part(argument: Argument) -> Any:
@@ -119,21 +115,21 @@ def _row(variant: Variant) -> dict[str, Any]:
     names = [param.name for param in variant.kernel.params]
     row: dict[str, Any] = {name: key_part(arg) for name, arg in zip(names, variant.args, strict=False)}
     row |= {f"option {name}": value for name, value in variant.options}
-    row["option order"] = tuple(name for name, _ in variant.options)
+    row[ORDER] = tuple(name for name, _ in variant.options)
     return row
 
 
 def _differing(a: Variant, b: Variant) -> list[tuple[str, Argument, Argument]]:
     left, right = _row(a), _row(b)
     names = [name for name in {**left, **right} if left.get(name) != right.get(name)]
-    if any(name != "option order" for name in names):
+    if any(name != ORDER for name in names):
         # A changed set of options changes their order too; that says nothing more.
-        names = [name for name in names if name != "option order"]
+        names = [name for name in names if name != ORDER]
     return [(name.removeprefix("option "), _argument(a, name), _argument(b, name)) for name in names]
 
 
 def _argument(variant: Variant, name: str) -> Argument:
-    if name == "option order":
+    if name == ORDER:
         return Argument(Tuple(tuple(Text(option) for option, _ in variant.options)), "constexpr")
     if name.startswith("option "):
         value = dict(variant.options).get(name.removeprefix("option "), Opaque("not given"))
@@ -144,59 +140,9 @@ def _argument(variant: Variant, name: str) -> Argument:
     return variant.args[names.index(name)]
 
 
-def _count(a: dict[str, Any], b: dict[str, Any]) -> int:
-    """Return how many arguments and options differ; the options' order counts only when nothing else does."""
-    if a.keys() == b.keys():
-        count = sum(1 for name, value in a.items() if value != b[name])
-    else:
-        count = sum(1 for name in {**a, **b} if a.get(name) != b.get(name))
-    if count > 1 and a["option order"] != b["option order"]:
-        count -= 1
-    return count
-
-
 def _pair(gone: list[Variant], come: list[Variant]) -> list[tuple[Variant, Variant]]:
-    """Pair variants one to one by fewest differing arguments, ties in manifest order."""
-    if not gone or not come:
-        return []
-    left, right = [_row(v) for v in gone], [_row(v) for v in come]
-    if len(gone) * len(come) <= _PAIRS:
-        found = [(n, i, j) for i, a in enumerate(left) for j, b in enumerate(right) if (n := _count(a, b)) <= MOST]
-    else:
-        found = list(_masked(left, right))
-    pairs, used_left, used_right = [], set(), set()
-    for _, i, j in sorted(found):
-        if i not in used_left and j not in used_right:
-            used_left.add(i)
-            used_right.add(j)
-            pairs.append((gone[i], come[j]))
-    return sorted(pairs, key=lambda pair: pair[0].identity)
-
-
-def _masked(left: list[dict[str, Any]], right: list[dict[str, Any]]) -> Iterator[tuple[int, int, int]]:
-    """Yield candidate pairs of large sets: those that agree once a few varying arguments are masked.
-
-    For each mask, a row of the left meets the first rows of the right that agree, in order; that is enough for a
-    pairing in manifest order, and linear in the number of rows.
-    """
-    everything = left + right
-    names = dict.fromkeys(name for row in everything for name in row)
-    varying = [name for name in names if len({repr(row.get(name)) for row in everything}) > 1]
-    free_left, free_right = set(range(len(left))), set(range(len(right)))
-    for size in range(MOST + 1):
-        if comb(len(varying), size) * len(everything) > _MASKS:
-            return
-        for mask in combinations(varying, size):
-            kept = [name for name in varying if name not in mask]
-            seen: dict[Any, list[int]] = defaultdict(list)
-            for j in sorted(free_right):
-                seen[repr([right[j].get(name) for name in kept])].append(j)
-            for i in sorted(free_left):
-                if waiting := seen.get(repr([left[i].get(name) for name in kept])):
-                    j = waiting.pop(0)
-                    free_left.discard(i)
-                    free_right.discard(j)
-                    yield size, i, j
+    found = pair([_row(v) for v in gone], [_row(v) for v in come]) if gone and come else []
+    return [(gone[i], come[j]) for i, j in sorted(found)]
 
 
 def as_data(found: Diff) -> dict[str, Any]:
@@ -234,5 +180,5 @@ def nearest(variant: Variant, others: Iterable[Variant]) -> tuple[Variant, list[
     rows = [(other, _row(other)) for other in others if other.kernel.name == variant.kernel.name]
     if not rows:
         return None
-    found, _ = min(rows, key=lambda pair: _count(pair[1], row))
+    found, _ = min(rows, key=lambda found: distance(found[1], row))
     return found, _differing(found, variant)

@@ -202,7 +202,7 @@ def _check(
     variants: tuple[Variant, ...],
     choices: tuple[Choice, ...],
 ) -> None:
-    """Raise ManifestError for an index past the environments, and for two kernels, variants or choices of one identity."""
+    """Raise ManifestError for an index past the environments, and for two items of one identity."""
     for found in {item.environments for item in (*variants, *choices)}:
         if found and max(found) >= len(environments):
             raise ManifestError(f"{_WHAT} is damaged: it names environment {max(found)} of {len(environments)}")

@@ -9,11 +9,9 @@ from typing import Any
 
 import msgspec
 
-from . import file, journal, record
+from . import file, journal, record, table
 from .errors import ManifestError
 from .model import PHASE_WEIGHT, Choice, Environment, Kernel, Manifest, Variant
-
-_Identity = tuple[tuple[str, str, str], str]
 
 
 class Merged(msgspec.Struct):
@@ -32,21 +30,31 @@ def paths(sources: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """
     found: list[Path] = []
     for source in map(Path, sources):
-        if not source.is_dir():
-            if not source.exists():
-                raise ManifestError(f"{source}: no such file or folder")
-            found.append(source)
-            continue
-        inside = sorted(path for path in source.rglob("*") if path.is_file() and _is_ours(path))
-        if not inside:
-            raise ManifestError(f"{source}: holds no journal: was anything recorded there?")
-        found.extend(inside)
+        try:
+            found.extend(_inside(source))
+        except OSError as error:
+            raise ManifestError(f"{source}: cannot be read: {error.strerror or error}") from None
     return list(dict.fromkeys(found))
 
 
+def _inside(source: Path) -> list[Path]:
+    if not source.is_dir():
+        if not source.exists():
+            raise ManifestError(f"{source}: no such file or folder")
+        return [source]
+    found = sorted(path for path in source.rglob("[!.]*") if path.is_file() and _is_ours(path))
+    if not found:
+        raise ManifestError(f"{source}: holds no journal: was anything recorded there?")
+    return found
+
+
 def _is_ours(path: Path) -> bool:
-    with open(path, "rb") as handle:
-        return handle.read(len(record.JOURNAL_MAGIC)) in (record.JOURNAL_MAGIC, record.MANIFEST_MAGIC)
+    """Whether a file in a folder is to be read. One that is named as a journal and cannot be read is told later."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(len(record.MANIFEST_MAGIC)) == record.MANIFEST_MAGIC or journal.is_journal(path)
+    except OSError:
+        return path.suffix == journal.SUFFIX
 
 
 def merge_files(sources: Iterable[str | os.PathLike[str]]) -> Merged:
@@ -65,9 +73,15 @@ def merge_files(sources: Iterable[str | os.PathLike[str]]) -> Merged:
         merged.journals += 1
         if part.damage:
             merged.notes.append(f"{path}: {part.damage}; {len(part.variants)} events before it were kept")
+        if part.skipped:
+            merged.notes.append(f"{path}: {len(part.skipped)} records left out: {part.skipped[0]}")
         merged.notes.extend(f"{path}: {count} {name}" for name, count in sorted(part.counts.items()) if count)
         if part.environment is not None:
             parts.append(_of_journal(part, part.environment))
+        elif part.variants:
+            merged.notes.append(
+                f"{path}: its {len(part.variants)} events were left out, since it says not where it ran"
+            )
     merged.manifest = merge(_without_losers(parts))
     return merged
 
@@ -98,99 +112,146 @@ def _of_journal(part: journal.Journal, environment: Environment) -> Manifest:
     )
 
 
+class _Group(msgspec.Struct):
+    """A kernel, and its variants by digest."""
+
+    kernel: Kernel
+    variants: dict[str, Variant]
+
+    def meet(self, kernel: Kernel) -> None:
+        """Settle which of two kernels of one identity stays."""
+        if kernel != self.kernel:
+            self.kernel = min(kernel, self.kernel, key=_bytes)
+
+
 def merge(parts: Iterable[Manifest]) -> Manifest:
-    """Merge manifests; the result depends on their content alone, not on their order.
+    """Merge manifests; the result depends on their content alone, not on their order or grouping.
 
     Facts of a real launch replace those of a warm-up; the weightier phase, the earliest order and the longest
-    compile stay; ranks and environments add up. Derivations that do not hold in every part are dropped.
+    compile stay; ranks and environments add up. Derivations that do not hold in every real launch are dropped.
     """
-    parts = list(parts)
-    encoded = {_bytes(env): env for part in parts for env in part.environments}
-    order = sorted(encoded)
-    environments = tuple(encoded[key] for key in order)
-    index = {key: at for at, key in enumerate(order)}
-    kernels: dict[tuple[str, str, str], Kernel] = {}
-    variants: dict[_Identity, Variant] = {}
+    with table.collector_paused():
+        return _merge(list(parts))
+
+
+def _merge(parts: list[Manifest]) -> Manifest:
+    environments = {_bytes(env): env for part in parts for env in part.environments}
+    index = {key: at for at, key in enumerate(sorted(environments))}
+    groups: dict[tuple[str, str, str], _Group] = {}
     choices: dict[Any, Choice] = {}
     for part in parts:
-        moved = [index[_bytes(env)] for env in part.environments]
-        for variant in part.variants:
-            _take_kernel(kernels, variant.kernel)
-            here = tuple(sorted({moved[i] for i in variant.environments}))
-            if here != variant.environments:
-                variant = msgspec.structs.replace(variant, environments=here)
-            before = variants.get(variant.identity)
-            variants[variant.identity] = variant if before is None else _join(before, variant)
-        for choice in part.choices:
-            _take_kernel(kernels, choice.kernel)
-            here = tuple(sorted({moved[i] for i in choice.environments}))
-            choice = msgspec.structs.replace(choice, environments=here)
-            before_choice = choices.get(choice.identity)
-            choices[choice.identity] = choice if before_choice is None else _join_choice(before_choice, choice)
+        move = _Move([index[_bytes(env)] for env in part.environments])
+        known: dict[int, _Group] = {}
+        for item in (*part.variants, *part.choices):
+            if (group := known.get(id(item.kernel))) is None:
+                group = known[id(item.kernel)] = groups.setdefault(item.kernel.identity, _Group(item.kernel, {}))
+                group.meet(item.kernel)
+            item = move(item)
+            if isinstance(item, Choice):
+                same = choices.get(item.identity)
+                choices[item.identity] = item if same is None else _join_choice(same, item)
+            else:
+                before = group.variants.get(item.digest)
+                group.variants[item.digest] = item if before is None else _join(before, item)
 
-    def settle(item: Any) -> Any:
-        kernel = kernels[item.kernel.identity]
-        return item if item.kernel is kernel else msgspec.structs.replace(item, kernel=kernel)
+    variants = [
+        variant if variant.kernel is group.kernel else msgspec.structs.replace(variant, kernel=group.kernel)
+        for _, group in sorted(groups.items())
+        for _, variant in sorted(group.variants.items())
+    ]
+    settled = [msgspec.structs.replace(c, kernel=groups[c.kernel.identity].kernel) for c in choices.values()]
+    settled.sort(key=lambda c: (c.kernel.identity, c.device, _bytes(c.key)))
+    return Manifest(tuple(environments[key] for key in index), tuple(variants), tuple(settled))
 
-    return Manifest(
-        environments,
-        tuple(settle(variants[key]) for key in sorted(variants)),
-        tuple(settle(c) for c in sorted(choices.values(), key=lambda c: (c.kernel.identity, c.device, _bytes(c.key)))),
-    )
+
+class _Move(dict[tuple[int, ...], tuple[int, ...]]):
+    """Moves a part's variants and choices to the places that its environments have in the result."""
+
+    def __init__(self, places: list[int]) -> None:
+        super().__init__()
+        self._places = places
+
+    def __missing__(self, environments: tuple[int, ...]) -> tuple[int, ...]:
+        self[environments] = moved = tuple(sorted({self._places[at] for at in environments}))
+        return moved
+
+    def __call__(self, item: Any) -> Any:
+        here, ranks = self[item.environments], item.ranks
+        if len(ranks) > 1:
+            ranks = _union(ranks, ())
+        if here == item.environments and ranks == item.ranks:
+            return item
+        return msgspec.structs.replace(item, environments=here, ranks=ranks)
 
 
 def _bytes(content: Any) -> bytes:
     """Return a canonical encoding, to sort and compare by."""
-    return record.pack(msgspec.to_builtins(content, builtin_types=(bytes,), order="sorted"))
+    return record.pack(table.builtins(content))
 
 
-def _take_kernel(kernels: dict[tuple[str, str, str], Kernel], kernel: Kernel) -> None:
-    before = kernels.setdefault(kernel.identity, kernel)
-    if before is not kernel and before != kernel:
-        kernels[kernel.identity] = min(before, kernel, key=_bytes)
-
-
-def _facts(variant: Variant) -> tuple[Any, ...]:
-    """Sort key of a launch's facts: a real launch first, then the fuller one, then whichever bytes are less."""
-    return (not variant.real, variant.harvested, variant.grid is None, _bytes([variant.args, variant.grid]))
+def _union(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:
+    return a if a == b and len(a) < 2 else tuple(sorted({*a, *b}))
 
 
 def _join(a: Variant, b: Variant) -> Variant:
-    first, second = sorted((a, b), key=_facts) if a.args != b.args or a.real != b.real or a.grid != b.grid else (a, b)
-    phase = max(a.phase, b.phase, key=lambda p: PHASE_WEIGHT[p])
-    args = first.args
-    if first.real == second.real and len(first.args) == len(second.args):
-        args = tuple(
-            x if not x.derivations else msgspec.structs.replace(x, derivations=_common(x.derivations, y.derivations))
-            for x, y in zip(first.args, second.args, strict=True)
-        )
+    """Return one variant for two of a key. Associative, commutative and idempotent, field by field."""
+    first = a if a.args == b.args and _facts(a) == _facts(b) else _join_facts(a, b)
     return msgspec.structs.replace(
         first,
-        args=args,
-        phase=phase,
-        ranks=tuple(sorted({*a.ranks, *b.ranks})),
+        phase=a.phase if PHASE_WEIGHT[a.phase] >= PHASE_WEIGHT[b.phase] else b.phase,
+        ranks=_union(a.ranks, b.ranks),
         order=min(a.order, b.order),
         compile_ms=max(a.compile_ms, b.compile_ms),
         disk_hit=a.disk_hit and b.disk_hit,
-        environments=tuple(sorted({*a.environments, *b.environments})),
-        harvested=a.harvested and b.harvested,
+        environments=_union(a.environments, b.environments),
+        candidate=a.candidate if a.candidate == b.candidate else None,
     )
 
 
-def _common(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(item for item in a if item in b)
+def _facts(v: Variant) -> tuple[Any, ...]:
+    """Return what a launch showed besides its arguments; it stays together with them."""
+    return (v.real, v.harvested, v.grid, v.options)
+
+
+def _level(v: Variant) -> tuple[bool, bool]:
+    """Sort key of how much a variant's facts say: a real launch's first, then those that were not harvested."""
+    return (not v.real, v.harvested)
+
+
+def _join_facts(a: Variant, b: Variant) -> Variant:
+    """Return the variant whose facts stay. Of equal ones, only the derivations that both have are kept."""
+    if _level(a) != _level(b):
+        return min(a, b, key=_level)
+    first = min(a, b, key=_rest)
+    held = _derivations(a) & _derivations(b)
+    args = tuple(
+        msgspec.structs.replace(arg, derivations=tuple(d for d in arg.derivations if (at, d) in held))
+        if arg.derivations
+        else arg
+        for at, arg in enumerate(first.args)
+    )
+    return msgspec.structs.replace(first, args=args)
+
+
+def _rest(v: Variant) -> tuple[bool, bytes]:
+    """Sort key of facts of one level: those with a grid first, then whichever bytes are less."""
+    return (v.grid is None, _bytes([[(arg.value, arg.spec) for arg in v.args], v.grid, v.options]))
+
+
+def _derivations(v: Variant) -> set[tuple[int, str]]:
+    return {(at, derivation) for at, arg in enumerate(v.args) for derivation in arg.derivations}
 
 
 def _join_choice(a: Choice, b: Choice) -> Choice:
-    """Settle two decisions for one key: the winner with the lesser median time, then the lesser bytes."""
-    first = min(
-        (a, b), key=lambda c: (min((t for _, t in c.timings), default=float("inf")), _bytes([c.kwargs, c.options]))
-    )
+    """Settle two decisions for one key: the winner with the least time, then the lesser bytes."""
     return msgspec.structs.replace(
-        first,
-        ranks=tuple(sorted({*a.ranks, *b.ranks})),
-        environments=tuple(sorted({*a.environments, *b.environments})),
+        min(a, b, key=_speed), ranks=_union(a.ranks, b.ranks), environments=_union(a.environments, b.environments)
     )
+
+
+def _speed(choice: Choice) -> tuple[float, bytes]:
+    best = min((time for _, time in choice.timings if time == time), default=float("inf"))  # NaN has no order
+    return (best, _bytes([choice.kwargs, choice.options, choice.timings]))
 
 
 __all__ = ["Merged", "merge", "merge_files", "paths"]

@@ -90,13 +90,26 @@ def text(value: Value) -> str:
             return f"<{value.type}>"
 
 
+def finite(value: Any) -> Any:
+    """Return a builtin as JSON holds it: infinities and NaN as text."""
+    return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def printable(line: str) -> str:
+    """Return a line without what would act on a terminal or end the line; names in a file may hold anything."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
 def plain(value: Value) -> Any:
-    """Return a value as JSON holds it: numbers, booleans, null and strings as such, all else as words."""
+    """Return a value as JSON holds it: numbers, booleans, null and strings as such, all else as words.
+
+    An integer past 64 bits is its hexadecimal text, an infinity or NaN its name.
+    """
     match value:
         case Integer():
-            return value.number
+            return value.value
         case Float():
-            return value.number if math.isfinite(value.number) else repr(value.number)
+            return finite(value.number)
         case Bool() | Text():
             return value.value
         case Nothing():

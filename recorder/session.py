@@ -27,6 +27,9 @@ LOGGER = logging.getLogger("jitreplay")
 MOST = 200_000
 """Variants that one process records at most; what comes after is counted as dropped."""
 
+OUTSIDE = "compiles outside of launches"
+"""The count of what `triton.compile` was asked for directly, as by torch.compile: not recorded, never replayed."""
+
 __all__ = ["Recorder", "ready", "start_from_environment"]
 
 
@@ -80,8 +83,8 @@ class Recorder:
         """Take the hooks and looks off, write the closing counts. Stopping twice is one stop."""
         if self._hook is None or self._writer is None:
             return
-        self._hook.uninstall()
-        self._hook = None
+        hook, self._hook = self._hook, None
+        hook.uninstall()
         if self._tuners is not None:
             self._tuners.uninstall()
             self._tuners = None
@@ -89,7 +92,9 @@ class Recorder:
             look.remove()
         self._looks.clear()
         _active.discard(self)
-        lost = {name: self.counts[name] for name in ("dropped", "errors", "failed compiles") if self.counts[name]}
+        self.counts[OUTSIDE] = hook.outside
+        told = ("dropped", "errors", "failed compiles", OUTSIDE)
+        lost = {name: self.counts[name] for name in told if self.counts[name]}
         try:
             with self._writer.lock:
                 if lost and self._writer.path is not None:
@@ -105,11 +110,11 @@ class Recorder:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    def describe(self, engine: str = "", rank: str = "", **settings: Any) -> None:
+    def describe(self, engine: str = "", rank: str = "", settings: Mapping[str, Any] | None = None) -> None:
         """Give the engine, this process's rank and the engine's settings, before the first event or later."""
         self.rank = rank or self.rank
         self._engine = engine or self._engine
-        self._settings.update(settings)
+        self._settings.update(settings or {})
         if self._writer is not None and self._writer.path is not None:
             with self._writer.lock:
                 self._writer.write(b"H", self._environment())
@@ -124,7 +129,7 @@ class Recorder:
     def _environment(self) -> Environment:
         from ..jit.environment import environment
 
-        return environment(self._engine, **self._settings)
+        return environment(self._engine, self._settings)
 
     def _scene(self) -> Scene:
         from .capture import Scene
@@ -136,7 +141,7 @@ class Recorder:
         """The journal of this process, or None before its first event."""
         return os.fspath(self._writer.path) if self._writer is not None and self._writer.path is not None else None
 
-    def _on_failure(self, fn: Any, error: BaseException) -> None:
+    def _on_failure(self, fn: Any, error: BaseException | None) -> None:
         self.counts["failed compiles"] += 1
 
     def _on_miss(self, miss: Miss) -> None:
@@ -151,7 +156,7 @@ class Recorder:
             if self.counts["variants"] >= self._most:
                 self.counts["dropped"] += 1
                 return
-            event = self._write_variant(miss, texts)
+            event = self._record(miss, key, texts)
         if miss.warmup:
             self._watch(miss, texts, event)
 
@@ -168,13 +173,24 @@ class Recorder:
         self._seen[key] = real
         return False
 
-    def _write_variant(self, miss: Miss, texts: tuple[str, ...]) -> VariantEvent:
+    def _record(self, miss: Miss, key: tuple[int, str], texts: tuple[str, ...]) -> VariantEvent:
+        """Describe the launch now, and write it once its kernel is compiled: at once, except in AsyncCompileMode."""
+        from ..jit.look import when_compiled
         from . import capture
 
-        with self._open(miss.fn) as (writer, kernel):
-            event = capture.of_miss(miss, texts, kernel, self._scene(), self.counts["variants"])
-            writer.write(b"V", event)
-            self.counts["variants"] += 1
+        fn, event = miss.fn, capture.of_miss(miss, texts, 0, self._scene(), 0)
+
+        def write(_: Any) -> None:
+            with self._open(fn) as (writer, event.kernel):
+                event.order = self.counts["variants"]
+                writer.write(b"V", event)
+                self.counts["variants"] += 1
+
+        def failed() -> None:
+            self._seen.pop(key, None)
+            self._on_failure(fn, None)
+
+        when_compiled(miss.kernel, write, self._trouble, failed)
         return event
 
     def _open(self, fn: Any) -> _Open:
@@ -229,6 +245,8 @@ class Recorder:
     def _after_fork(self) -> None:
         if self._writer is not None:
             self._writer.forget()
+            if self._hook is not None:
+                self._hook.forget()
             self.counts = dict.fromkeys(self.counts, 0)
 
 
@@ -260,6 +278,7 @@ class _Open:
 
 
 _active: set[Recorder] = set()
+_from_environment: Recorder | None = None
 
 
 def _after_fork() -> None:
@@ -271,10 +290,16 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def start_from_environment() -> Recorder | None:
-    """Start the recording that `JITREPLAY_RECORD` asks for, until the process ends. Called once Triton is imported."""
+    """Start the recording that `JITREPLAY_RECORD` asks for, until the process ends; the second call returns the same.
+
+    Called once Triton is imported.
+    """
+    global _from_environment
     chosen = settings()
     if not chosen.record or chosen.disabled:
         return None
+    if _from_environment is not None:
+        return _from_environment
     set_log_level(chosen.log)
     recorder = Recorder(chosen.record)
     try:
@@ -283,4 +308,5 @@ def start_from_environment() -> Recorder | None:
         LOGGER.warning("not recording: %s", error)
         return None
     atexit.register(recorder.stop)
+    _from_environment = recorder
     return recorder

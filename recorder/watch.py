@@ -73,7 +73,9 @@ class Watch:
             why = "the manifest has no variant of this kernel" if self._recorded else "no manifest was replayed"
         else:
             why = "; ".join(words.sentence(*item) for item in args) or "only the key's text differs"
-        self._logger.warning("compiled while serving (%s): %s: %s", took, name, why)
+        # Without a manifest every compile is to be expected: then the count at the end says it all.
+        level = logging.WARNING if self._recorded else logging.DEBUG
+        self._logger.log(level, "compiled while serving (%s): %s: %s", took, name, why)
 
     def _variant(self, miss: Miss) -> Variant:
         from ..jit.source import kernel

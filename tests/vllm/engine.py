@@ -1,8 +1,8 @@
 """A whole vLLM engine, headless: configuration, scheduler, worker and runner are vLLM's own.
 
 `engine(model)` returns an `LLM` that serves requests in this process: every Triton kernel that a
-request causes is bound and compiled for the target, launches do nothing, and each sampled token is
-0. What replaces the GPU is `HeadlessWorker.init_device` and the native form of vLLM's CUDA
+request causes is bound and compiled for the target, launches do nothing, so what it answers
+means nothing. What replaces the GPU is `HeadlessWorker.init_device` and the native form of vLLM's CUDA
 operators.
 """
 
@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 
 KV_BYTES = 1 << 27
@@ -111,12 +110,12 @@ def engine(name="dense", configs=2, **changes):
 
     `configs` keeps that many configs of each autotuner of the chunked delta rule (0: all 88).
     """
-    import rows
+    import traffic
     import vllm.model_executor.models.registry as registry
     from vllm import LLM
 
     if name == "gdn":
-        rows.fewer_configs(rows.chunk_modules(), configs)
+        traffic.fewer_configs(traffic.chunk_modules(), configs)
     registry._run_in_subprocess = lambda function: function()  # a fresh process would have no driver
     arguments = {
         "model": model(name),

@@ -51,7 +51,8 @@ OUTPUT_OPS = {
         "gelu_and_mul(Tensor! out, Tensor input) -> ()",
         "rms_norm(Tensor! out, Tensor input, Tensor? weight, float epsilon) -> ()",
         "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()",
-        "rotary_embedding(Tensor positions, Tensor! query, Tensor? key, int head_size, Tensor cache, bool is_neox) -> ()",
+        "rotary_embedding(Tensor positions, Tensor! query, Tensor? key, int head_size,"
+        " Tensor cache, bool is_neox) -> ()",
     ),
     "_moe_C": (
         "topk_softmax(Tensor! weights, Tensor! ids, Tensor! rows, Tensor gates, bool renormalize,"
