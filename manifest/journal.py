@@ -77,7 +77,7 @@ class Journal(msgspec.Struct):
 
 def encode(tag: bytes, content: Any) -> bytes:
     """Return one journal record, ready to be written by a single `write`."""
-    return record.frame(tag, record.pack(table.builtins(content)))
+    return record.frame(tag, record.pack(content))
 
 
 def is_journal(path: str | os.PathLike[str]) -> bool:

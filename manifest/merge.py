@@ -186,7 +186,7 @@ class _Move(dict[tuple[int, ...], tuple[int, ...]]):
 
 def _bytes(content: Any) -> bytes:
     """Return a canonical encoding, to sort and compare by."""
-    return record.pack(table.builtins(content))
+    return record.pack(content)
 
 
 def _union(a: tuple[Any, ...], b: tuple[Any, ...]) -> tuple[Any, ...]:

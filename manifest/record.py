@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgpack
+import msgspec
 
 from .errors import ManifestError
 
@@ -108,9 +109,19 @@ def frames(data: bytes, what: str) -> Iterator[tuple[bytes, bytes, int]]:
         at = end
 
 
+_ENCODER = msgspec.msgpack.Encoder(order="deterministic")
+
+
 def pack(value: Any) -> bytes:
-    """Return `value` (plain builtins) as msgpack. Strings are UTF-8 that may hold lone surrogates, as Python's may."""
-    return bytes(msgpack.packb(value, use_bin_type=True, unicode_errors="surrogatepass") or b"")
+    """Return builtins or structs as msgpack, each number and length in its shortest form, the keys of maps in order.
+
+    Strings are UTF-8 that may hold lone surrogates, as Python's may; msgspec writes the rest, many times as fast.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        plain = msgspec.to_builtins(value, builtin_types=(bytes,), order="deterministic")
+        return bytes(msgpack.packb(plain, use_bin_type=True, unicode_errors="surrogatepass") or b"")
 
 
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
@@ -34,6 +34,14 @@ class Interner(Generic[T]):
             self._by_id[id(item)] = index
         return index
 
+    def all(self, items: Iterable[T]) -> list[int]:
+        """Return the index of each item."""
+        by_id = self._by_id
+        try:
+            return [by_id[id(item)] for item in items]
+        except KeyError:
+            return [self(item) for item in items]
+
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
@@ -45,11 +53,6 @@ def collector_paused() -> Iterator[None]:
     finally:
         if running:
             gc.enable()
-
-
-def builtins(value: Any) -> Any:
-    """Return a struct as the builtins that msgpack holds, with the keys of maps in order."""
-    return msgspec.to_builtins(value, builtin_types=(bytes,), order="deterministic")
 
 
 def convert(data: Any, kind: Any, what: str) -> Any:

@@ -29,7 +29,7 @@ def engine(model="dense", runner="v2", monitor=None, **changes):
 
     os.environ["VLLM_USE_V2_MODEL_RUNNER"] = str(int(runner == "v2"))
     if monitor is not None:
-        changes = {"enforce_eager": False, "observability_config": {"jit_monitor_mode": monitor}} | changes
+        changes = {"enforce_eager": False, "jit_monitor_mode": monitor} | changes
         changes["compilation_config"] = {"mode": 0, "cudagraph_mode": "NONE", "custom_ops": ["none"]}
     llm = engines.engine(model, **changes)
 
