@@ -10,12 +10,23 @@ import click
 import msgspec
 
 from ..manifest import diff, file, merge, words
-from ..manifest.model import Choice, Kernel, Manifest, Variant
-from .output import DIFFERS, print_json, say, table
-from .output import note as tell
+from ..manifest.errors import printable
+from ..manifest.model import Choice, Environment, Kernel, Manifest, Variant
+from . import output
+from .output import DIFFERS, print_json, table
 
 _ANY = click.Path(path_type=Path)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print data as JSON (docs/json.md has its shape).")
+
+
+def say(line: str) -> None:
+    """Print a line of the result; names in a manifest may hold what a terminal would act on."""
+    output.say(printable(line))
+
+
+def tell(line: str) -> None:
+    """Print a line beside the result."""
+    output.note(printable(line))
 
 
 @click.command("merge")
@@ -71,7 +82,7 @@ def show_command(path: Path, pattern: str | None, as_json: bool) -> None:
         return
     for environment in manifest.environments:
         versions = ", ".join(
-            f"{name} {value}"
+            f"{name} {value}".strip()
             for name, value in (("Triton", environment.triton), ("torch", environment.torch), ("", environment.engine))
             if value
         )
@@ -88,7 +99,12 @@ def show_command(path: Path, pattern: str | None, as_json: bool) -> None:
         return
     groups = _by_kernel(manifest)
     rows = [
-        (k.name, len(vs), sum(v.phase.value == "serving" for v in vs), ", ".join(_varying(k, vs)) or "-")
+        (
+            printable(k.name),
+            len(vs),
+            sum(v.phase.value == "serving" for v in vs),
+            printable(", ".join(_varying(k, vs))) or "-",
+        )
         for k, vs in groups
     ]
     table(("kernel", "variants", "serving", "what varies"), rows)
@@ -142,10 +158,34 @@ def _warnings(kernel: Kernel, variants: list[Variant]) -> list[str]:
                     f"{kernel.name}: argument {param.name} has {len(values)} distinct constexpr values; each new value "
                     "is a new compile, so a recording of it will not converge"
                 )
+    found.extend(
+        f"{kernel.name}: variants {a.digest[:8]} and {b.digest[:8]} differ only by constants that Triton's cache in "
+        "memory takes for one (as 1 and True, or 0.0 and -0.0): the one launched first serves both"
+        for a, b in _look_alikes(kernel, variants)
+    )
     if opaque := [v for v in variants if v.opaque()]:
         name, value = opaque[0].opaque() or ("", None)
         why = getattr(value, "why", "")
         found.append(f"{kernel.name}: {len(opaque)} variants cannot be replayed: argument {name}: {why}")
+    return found
+
+
+def _look_alikes(kernel: Kernel, variants: list[Variant]) -> list[tuple[Variant, Variant]]:
+    """Return pairs of variants whose arguments differ only by constants that are equal to Python."""
+    suspects = False
+    for index in range(len(kernel.params)):
+        constants = {v.args[index].value for v in variants if index < len(v.args)}
+        suspects |= len({words.equal_as(value) for value in constants}) < len(constants)
+    if not suspects:
+        return []
+    first: dict[Any, Variant] = {}
+    found = []
+    for variant in variants:
+        parts = [diff.key_part(arg) for arg in variant.args]
+        row = tuple(words.equal_as(part[1]) if isinstance(part, tuple) else part for part in parts)
+        before = first.setdefault((row, variant.options), variant)
+        if before is not variant:
+            found.append((before, variant))
     return found
 
 
@@ -214,7 +254,7 @@ def as_data(manifest: Manifest) -> dict[str, Any]:
             "format": 1,
             "kernels": len(manifest.kernels),
             "variants": len(manifest.variants),
-            "environments": [msgspec.to_builtins(e) | {"target": e.target} for e in manifest.environments],
+            "environments": [_environment_data(e) for e in manifest.environments],
         },
         "kernels": [
             {
@@ -228,6 +268,11 @@ def as_data(manifest: Manifest) -> dict[str, Any]:
         ],
         "choices": [_choice_data(choice) for choice in manifest.choices],
     }
+
+
+def _environment_data(environment: Environment) -> dict[str, Any]:
+    settings = {name: words.finite(value) for name, value in environment.settings.items()}
+    return {"target": environment.target} | msgspec.to_builtins(environment) | {"settings": settings}
 
 
 def _variant_data(v: Variant) -> dict[str, Any]:
@@ -251,6 +296,6 @@ def _choice_data(choice: Choice) -> dict[str, Any]:
         "kernel": choice.kernel.name,
         "key": [words.plain(value) for value in choice.key],
         "config": [[name, words.plain(value)] for name, value in (*choice.kwargs, *choice.options)],
-        "timings": [list(pair) for pair in choice.timings],
+        "timings": [[config, words.finite(time)] for config, time in choice.timings],
         "device": choice.device,
     }

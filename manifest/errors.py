@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 
+def printable(line: str) -> str:
+    """Return a line without what would end it or act on a terminal: names in a file may hold anything."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
 class JitreplayError(Exception):
-    """Base of the errors that a user is meant to read. Its text says what was expected, what was found, what to do."""
+    """Base of the errors that a user is meant to read. Its text says what was expected, what was found, what to do.
+
+    It is one line.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(printable(text))
 
 
 class ManifestError(JitreplayError):

@@ -95,9 +95,20 @@ def finite(value: Any) -> Any:
     return repr(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def printable(line: str) -> str:
-    """Return a line without what would act on a terminal or end the line; names in a file may hold anything."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+def equal_as(value: Value) -> Any:
+    """Return what Python compares a value by, as Triton's cache in memory does.
+
+    1, True and 1.0 are equal, so are 0.0 and -0.0. NaN, which equals nothing, and what is no number stand for
+    themselves.
+    """
+    match value:
+        case Integer():
+            return value.number
+        case Bool():
+            return value.value
+        case Float() if value.number == value.number:
+            return value.number
+    return value
 
 
 def plain(value: Value) -> Any:

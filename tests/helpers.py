@@ -48,7 +48,7 @@ def answer(value):
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """Return the variables of a fresh process: a Triton cache in `folder`, our packages, none of the caller's settings."""
+    """Return the variables of a fresh process: a Triton cache in `folder`, our packages, no settings of ours."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
     paths = os.pathsep.join([str(folder), str(ROOT), str(TESTS)])
     return {**clean, "TRITON_CACHE_DIR": str(folder / "cache"), "PYTHONPATH": paths, **variables}

@@ -108,7 +108,7 @@ class HeadlessWorker(Worker):
 def engine(name="dense", configs=2, **changes):
     """An LLM of a small model. Keywords are those of vllm.LLM.
 
-    `configs` keeps that many configs of each autotuner of the chunked delta rule (0: all 88).
+    `configs` keeps that many configs of each autotuner of the chunked delta rule (0: all).
     """
     import traffic
     import vllm.model_executor.models.registry as registry

@@ -231,9 +231,9 @@ def gdn_decode(num_blocks=16, batches=(1, 4, 16)):
 
 @row
 def gdn_chunk(configs=2, prompts=((64,), (40,), (64, 100))):
-    """The chunked delta rule of a prefill: seven autotuned kernels.
+    """The chunked delta rule of a prefill: six autotuned kernels.
 
-    `configs` keeps that many configs of each (0: all 88), since each is compiled.
+    `configs` keeps that many configs of each (0: all), since each is compiled.
     """
     from vllm.third_party.flash_linear_attention.ops.chunk import chunk_gated_delta_rule
 
