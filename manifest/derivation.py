@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .model import Argument, Variant
+from .model import Argument, Environment, Variant
 from .values import Integer, Tensor
 
 MOST = 64
@@ -46,16 +46,19 @@ def candidates(number: int, tensors: Mapping[int, list[str]], settings: Mapping[
 class Survivors:
     """What is left of each argument's derivations once all variants of its kernel have been heard.
 
-    Only real launches have a say: the tensors of a warm-up are stand-ins.
+    Only real launches have a say: the tensors of a warm-up are stand-ins. A setting that changed after the launch, as
+    vLLM's block size may in mid-boot, is what the header ends with; a derivation that does not fit it is dropped.
     """
 
-    def __init__(self, variants: Iterable[Variant]) -> None:
+    def __init__(self, variants: Iterable[Variant], environments: Sequence[Environment] = ()) -> None:
         self._left: dict[tuple[Any, int], tuple[str, ...]] = {}
         self._values: dict[tuple[Any, int, str], set[int]] = defaultdict(set)
         for variant in variants:
             if variant.real:
+                settings = [environments[i].settings for i in variant.environments if i < len(environments)]
                 for index, number, derivations in _numbers(variant):
-                    self._hear((variant.kernel.identity, index), number, derivations)
+                    kept = tuple(text for text in derivations if _fits(text, number, settings))
+                    self._hear((variant.kernel.identity, index), number, kept)
 
     def _hear(self, key: tuple[Any, int], number: int, derivations: tuple[str, ...]) -> None:
         before = self._left.get(key)
@@ -72,6 +75,11 @@ class Survivors:
     def confirmed(self, variant: Variant, index: int, derivation: str) -> bool:
         """Whether launches with two different values bear the derivation out."""
         return len(self._values[(variant.kernel.identity, index, derivation)]) > 1
+
+
+def _fits(text: str, number: int, settings: Sequence[Mapping[str, Any]]) -> bool:
+    kind, name, _ = parse(text)
+    return kind != "setting" or not settings or any(found.get(name) == number for found in settings)
 
 
 def _numbers(variant: Variant) -> Iterator[tuple[int, int, tuple[str, ...]]]:

@@ -16,8 +16,8 @@ def restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
     """Restore one choice in this process; `device` is the live device's name.
 
     The live config object equal by value is used, with its hooks. Not restored, so that Triton tunes as ever: a choice
-    of another device model, of a kernel whose source changed, of a config that is no longer offered, and where another
-    tool does the choosing. A list that changed but still has the winner keeps it, and says so.
+    of another device model, of a kernel whose source changed, and of a config that is no longer offered. A list that
+    changed but still has the winner keeps it, and says so.
     """
     try:
         return _restore(choice, device, resolver)
@@ -34,8 +34,6 @@ def _restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
     tuner = tuners.find(resolver.wrappers(choice.kernel), fn)
     if tuner is None:
         raise Unresolved("the kernel has no autotuner here")
-    if tuners.replaces_run(tuner):
-        raise Unresolved(f"{type(tuner).run.__module__} chooses configs by itself")
     wanted = _by_name((*choice.kwargs, *choice.options))
     live = next((config for config in tuner.configs if _value(config) == wanted), None)
     if live is None:
@@ -46,9 +44,10 @@ def _restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
     tuners.restore(tuner, key, live)
     timed, offered = {name for name, _ in choice.timings}, {str(config) for config in tuner.configs}
     changed = bool(timed) and not timed <= offered
-    return ChoiceResult(
-        choice, True, "the list of configs changed; the recorded winner is still in it" if changed else ""
-    )
+    notes = ["the list of configs changed; the recorded winner is still in it"] if changed else []
+    if tuners.replaces_run(tuner):
+        notes.append(f"{type(tuner).run.__module__} replaced the autotuner's run and may not look for it there")
+    return ChoiceResult(choice, True, "; ".join(notes))
 
 
 def _value(config: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Session:
             self._resolver = Resolver(allow)
             backend, _, _ = live_target()
             plan = make_plan(manifest, backend, self._resolver, rank)
-            self._survivors = Survivors(manifest.variants)
+            self._survivors = Survivors(manifest.variants, manifest.environments)
             self.todo = plan.todo
             self.report.results.extend(plan.dropped)
             self.report.drift = drift(manifest.environments)
