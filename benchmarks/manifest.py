@@ -108,13 +108,13 @@ def main(count: int = 100_000) -> None:
     other = tuple(changed(draw, v) if draw.random() < 0.05 else v for v in made)
     new = merge.merge([Manifest((msgspec.structs.replace(ENVIRONMENT, triton="3.7.1"),), other)])
     sizes = [len(v.args) for v in made]
-    data, *saving = timed(lambda: file.dumps(old))
-    newer = file.dumps(new)
-    del made, other, new
+    data, newer = file.dumps(old), file.dumps(new)
+    del made, other, old, new
     before, *loading = timed(lambda: file.loads(data))
     after = file.loads(newer)
     found, *comparing = timed(lambda: diff.diff(before, after))
     merged, *merging = timed(lambda: merge.merge([before, after]))
+    _, *saving = timed(lambda: file.dumps(merged))
 
     above = sum(size > 40 for size in sizes) / count
     print(f"{count} variants, {statistics.median(sizes):.0f} arguments in the median, {above:.1%} with more than 40")

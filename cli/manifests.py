@@ -283,6 +283,7 @@ def _variant_data(v: Variant) -> dict[str, Any]:
         "grid": list(v.grid) if isinstance(v.grid, tuple) else v.grid,
         "args": [words.argument(param, arg) for param, arg in zip(v.kernel.params, v.args, strict=False)],
         "options": [[name, words.plain(value)] for name, value in v.options],
+        "keywords": list(v.keywords),
         "ranks": list(v.ranks),
         "order": v.order,
         "compile_ms": v.compile_ms,

@@ -70,8 +70,10 @@ def whole_elf(data: bytes) -> bool:
     """Whether a 64-bit ELF file (cubin, hsaco) is as long as its own headers say."""
     if len(data) < 64 or data[:5] != b"\x7fELF\x02":
         return False
-    sections, size, count = struct.unpack_from("<Q", data, 40)[0], *struct.unpack_from("<HH", data, 58)
-    if sections + size * count > len(data):
+    segments, sections = struct.unpack_from("<QQ", data, 32)
+    segment_size, segment_count, size, count = struct.unpack_from("<HHHH", data, 54)
+    # A cubin ends with its program headers.
+    if max(segments + segment_size * segment_count, sections + size * count) > len(data):
         return False
     for index in range(count):
         kind = struct.unpack_from("<I", data, sections + index * size + 4)[0]
@@ -97,8 +99,7 @@ def drop(entry: Entry) -> bool:
 
 def whole_binary(kernel: Any) -> bool:
     """Whether a CompiledKernel's binary, as read from the cache, is as long as its headers say."""
-    binary = getattr(kernel, "kernel", b"")
-    return not isinstance(binary, bytes) or not binary.startswith(b"\x7fELF") or whole_elf(binary)
+    return kernel.metadata.target.backend not in ("cuda", "hip") or whole_elf(kernel.kernel)
 
 
 def forget(fn: Any, key: str) -> None:

@@ -31,7 +31,8 @@ class Miss:
 
     `bound` maps parameter names to arguments; `specialization` is Triton's list of (type, class); `options` are the
     non-parameter keywords as the caller gave them plus what `run` added; `grid` is a tuple of integers, "callable",
-    or None; `seconds` is the time of the compile, `disk_hit` whether Triton's disk cache had it (None: unknown).
+    or None; `keywords` are the parameters that are launch options too and were passed by name: Triton takes
+    those for both (`_pack_args` parses all keywords), though the key does not show it; `seconds` is the time of the compile, `disk_hit` whether Triton's disk cache had it (None: unknown).
     """
 
     fn: Any
@@ -46,6 +47,7 @@ class Miss:
     seconds: float
     disk_hit: bool | None
     replayed: bool
+    keywords: tuple[str, ...] = ()
 
 
 class MissHook:
@@ -107,13 +109,14 @@ class MissHook:
             packed = original(fn, *args, **kwargs)
             if hook._on:
                 try:
-                    _, _, bound, specialization, options = args[:5]
+                    _, keywords, bound, specialization, options = args[:5]
                     hook._pending.miss = (
                         getattr(fn, "_jitreplay_kernel", fn),
                         bound,
                         list(specialization),
                         dict(options),
                         _grid(sys._getframe(1)),
+                        tuple(name for name in keywords if name in bound and hasattr(packed[0], name)),
                     )
                 except Exception as error:
                     hook._on_error(error)
@@ -162,7 +165,7 @@ class MissHook:
     def _report(self, kernel: Any, pending: Any, args: Any, kwargs: Any, seconds: float) -> None:
         names = ("key", "signature", "device", "constexprs", "options", "attrs", "warmup")
         given = {**dict(zip(names, args, strict=False)), **kwargs}
-        fn, bound, specialization, options, grid = pending
+        fn, bound, specialization, options, grid, keywords = pending
         self._on_miss(
             Miss(
                 fn,
@@ -177,6 +180,7 @@ class MissHook:
                 seconds,
                 self._listener.take(),
                 bool(getattr(_local, "replaying", 0)),
+                keywords,
             )
         )
 

@@ -45,6 +45,11 @@ _BY_BACKEND: dict[str, dict[str, tuple[type, ...]]] = {
 }
 
 
+def names() -> frozenset[str]:
+    """Return the names of the options of all backends."""
+    return frozenset().union(_COMMON, *_BY_BACKEND.values())
+
+
 def refused(backend: str, options: tuple[tuple[str, V.Value], ...]) -> str:
     """Return why an option may not be replayed on this backend, or "" when all may."""
     allowed = {**_COMMON, **_BY_BACKEND.get(backend, {})}

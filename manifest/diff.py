@@ -125,7 +125,11 @@ def _differing(a: Variant, b: Variant) -> list[tuple[str, Argument, Argument]]:
     if any(name != ORDER for name in names):
         # A changed set of options changes their order too; that says nothing more.
         names = [name for name in names if name != ORDER]
-    return [(name.removeprefix("option "), _argument(a, name), _argument(b, name)) for name in names]
+    return [(_shown(name), _argument(a, name), _argument(b, name)) for name in names]
+
+
+def _shown(name: str) -> str:
+    return name if name == ORDER else name.removeprefix("option ")
 
 
 def _argument(variant: Variant, name: str) -> Argument:
@@ -134,10 +138,10 @@ def _argument(variant: Variant, name: str) -> Argument:
     if name.startswith("option "):
         value = dict(variant.options).get(name.removeprefix("option "), Opaque("not given"))
         return Argument(value, "constexpr")
-    names = [param.name for param in variant.kernel.params]
-    if name not in names:
-        return Argument(Opaque("no such parameter"), "constexpr")
-    return variant.args[names.index(name)]
+    for param, argument in zip(variant.kernel.params, variant.args, strict=False):
+        if param.name == name:
+            return argument
+    return Argument(Opaque("no such parameter"), "constexpr")
 
 
 def _pair(gone: list[Variant], come: list[Variant]) -> list[tuple[Variant, Variant]]:

@@ -52,6 +52,7 @@ class VariantRow(msgspec.Struct, array_like=True, gc=False):
     order: int
     compile_ms: int
     environments: tuple[Index, ...]
+    keywords: tuple[str, ...] = ()
 
 
 class ChoiceRow(msgspec.Struct, array_like=True):
@@ -89,6 +90,7 @@ def dumps(manifest: Manifest) -> bytes:
                 v.order,
                 v.compile_ms,
                 v.environments,
+                v.keywords,
             )
             for v in manifest.variants
         ]
@@ -167,6 +169,8 @@ def _assemble(header: Any, blocks: dict[bytes, list[Any]]) -> Manifest:
                     row.flags & DISK != 0,
                     row.environments,
                     row.flags & HARVESTED != 0,
+                    None,
+                    row.keywords,
                 )
                 for row in rows
             ]

@@ -46,6 +46,7 @@ class VariantEvent(msgspec.Struct, array_like=True):
     disk_hit: bool = False
     harvested: bool = False
     candidate: tuple[Option, ...] | None = None
+    keywords: tuple[str, ...] = ()
 
 
 class ChoiceEvent(msgspec.Struct, array_like=True):
@@ -162,6 +163,7 @@ def _take(journal: Journal, kernels: dict[int, Kernel], tag: bytes, body: bytes)
                 event.disk_hit,
                 harvested=event.harvested,
                 candidate=event.candidate,
+                keywords=event.keywords,
             )
         )
     elif tag == b"C":

@@ -210,7 +210,7 @@ def _join(a: Variant, b: Variant) -> Variant:
 
 def _facts(v: Variant) -> tuple[Any, ...]:
     """Return what a launch showed besides its arguments; it stays together with them."""
-    return (v.real, v.harvested, v.grid, v.options)
+    return (v.real, v.harvested, v.grid, v.options, v.keywords)
 
 
 def _level(v: Variant) -> tuple[bool, bool]:

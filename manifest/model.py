@@ -118,7 +118,8 @@ class Variant(msgspec.Struct, frozen=True, gc=False):
     `digest` is of Triton's key text. `options` keeps the caller's order. `grid` is a tuple of integers, "callable",
     or None where no real launch was seen. `compile_ms` is 0 where it was not measured or was a disk hit.
     `order` is the order of first sight within a process. `real` says that the arguments are a real launch's.
-    `candidate` is the config that an autotuner was timing; only journals have it (see `merge`).
+    `keywords` are parameters that are launch options too (such as `launch_pdl`) and were passed by name: Triton then
+    takes them for both. `candidate` is the config that an autotuner was timing; only journals have it (see `merge`).
     """
 
     kernel: Kernel
@@ -135,6 +136,7 @@ class Variant(msgspec.Struct, frozen=True, gc=False):
     environments: tuple[int, ...] = ()
     harvested: bool = False
     candidate: tuple[Option, ...] | None = None
+    keywords: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[tuple[str, str, str], str]:

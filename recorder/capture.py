@@ -59,6 +59,7 @@ def of_miss(miss: Miss, texts: tuple[str, ...], kernel: int, scene: Scene, order
         order=order,
         compile_ms=0 if miss.disk_hit else round(miss.seconds * 1000),
         disk_hit=bool(miss.disk_hit),
+        keywords=miss.keywords,
         candidate=_config(tuning[1]) if tuning is not None and innermost(tuning[0]) is miss.fn else None,
     )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..jit import bind as binding
 from ..jit.encode import encode, spec
+from ..jit.options import names
 from ..jit.rebuild import rebuild
 from ..jit.resolve import Resolver
 from ..manifest import words
@@ -13,6 +14,7 @@ from ..manifest.model import Argument, Variant, digest
 from .live import Form
 from .plan import Planned
 
+OPTION_NAMES = names()
 KEYWORD_ONLY, VAR_POSITIONAL = 3, 2
 
 
@@ -28,8 +30,11 @@ def bind(planned: Planned, form: Form, resolver: Resolver, probe: Any = None) ->
     for index, (param, argument) in enumerate(zip(planned.fn.params, form.args, strict=True)):
         value = form.tensors[index] if index in form.tensors else rebuild(argument.value, resolver)
         kind = int(param._param.kind)
-        if kind == KEYWORD_ONLY:
-            kwargs[param.name] = value
+        named = param.name in planned.variant.keywords
+        if kind == KEYWORD_ONLY or named or kwargs:
+            # One that is a launch option too, and was left to its default, must not be given by name.
+            if named or param.name not in OPTION_NAMES or not param.has_default:
+                kwargs[param.name] = value
         elif kind == VAR_POSITIONAL:
             args.extend(value)
         else:

@@ -141,8 +141,9 @@ class Session:
                 raise
             bound = rebuild.bind(planned, form, self._resolver)
         hit = self._listener.take()
-        if hit and not bound.in_memory and not disk.whole_binary(bound.kernel) and self._drop_entry(planned, form):
+        if hit and not bound.in_memory and not disk.whole_binary(bound.kernel):
             disk.forget(planned.fn, bound.key)
+            self._drop_entry(planned, form)
             bound = rebuild.bind(planned, form, self._resolver)
             hit = self._listener.take()
         return bound, Outcome.WARM if bound.in_memory else Outcome.CACHED if hit else Outcome.COMPILED

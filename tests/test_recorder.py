@@ -105,9 +105,7 @@ class TestTrouble:
         assert recorder.path is not None and not journal.read(recorder.path).damage
         assert sorted(v.args[2].value.number for v in recorded(recorder).variants) == [1, 2**31]
 
-    def test_a_folder_that_cannot_be_made(
-        self, driver: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_folder_that_cannot_be_made(self, driver: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         (tmp_path / "file").write_text("")
         with jitreplay.Recorder(tmp_path / "file" / "recording") as recorder:
             self.failing(recorder, driver, caplog)

@@ -84,3 +84,19 @@ class Holder:
     @triton.jit
     def held(x, n):
         tl.store(x, n)
+
+
+@triton.jit
+def sampler(x, n, TOP_K: tl.constexpr, TOP_P: tl.constexpr):
+    value = tl.load(x)
+    if TOP_K:
+        value += n
+    if TOP_P:
+        value *= 2
+    tl.store(x, value)
+
+
+@triton.jit
+def rows(table, stride, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(table + at * stride, at)

@@ -5,12 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from jitreplay.manifest import journal, record
 from jitreplay.manifest import values as V
 from jitreplay.manifest.merge import merge
 from jitreplay.manifest.model import Argument, Choice, Environment, Kernel, Manifest, Param, Phase, Variant, digest
+
+settings.register_profile("jitreplay", deadline=None, max_examples=60)  # a busy machine is no failure
+settings.load_profile("jitreplay")
 
 ENVIRONMENT = Environment("cuda", 90, 32, triton="3.6.0")
 COPY = Kernel("engine.ops", "copy", "f1", (Param("x"), Param("n_blocks"), Param("BLOCK", constexpr=True)))

@@ -51,7 +51,9 @@ class TestAlgebra:
 
     @given(MANIFESTS, st.integers(0, 9))
     def test_the_order_within_a_part_does_not_matter(self, a: Manifest, seed: int) -> None:
-        other = Manifest(a.environments, tuple(shuffled(list(a.variants), seed)), tuple(shuffled(list(a.choices), seed)))
+        other = Manifest(
+            a.environments, tuple(shuffled(list(a.variants), seed)), tuple(shuffled(list(a.choices), seed))
+        )
 
         assert file.dumps(merge([other])) == file.dumps(merge([a]))
 
@@ -103,9 +105,7 @@ class TestFacts:
 
         merged = file.loads(file.dumps(merge(parts)))
 
-        where = {
-            v.args[1].value: {merged.environments[i].target for i in v.environments} for v in merged.variants
-        }
+        where = {v.args[1].value: {merged.environments[i].target for i in v.environments} for v in merged.variants}
         assert where[V.Integer(7)] == {"cuda:80"}
         assert where[V.Integer(1)] == {"cuda:90"}
         assert set().union(*where.values()) == {"cuda:80", "cuda:90", "hip:gfx942"}
@@ -232,7 +232,9 @@ class TestSources:
 
 def test_a_merged_manifest_names_no_path_host_or_process(tmp_path: Path) -> None:
     """Nothing of where a journal lies, and of who wrote it, goes into the manifest."""
-    kernel = Kernel("__main__", "copy", "f1", (Param("x"), Param("n_blocks"), Param("BLOCK", constexpr=True)), main="run")
+    kernel = Kernel(
+        "__main__", "copy", "f1", (Param("x"), Param("n_blocks"), Param("BLOCK", constexpr=True)), main="run"
+    )
     for n in (1, 7, 32):
         write(tmp_path / f"{os.getpid()}-{n}.journal", journal_bytes(variant(n, kernel=kernel)))
 

@@ -31,7 +31,9 @@ class TestRoundTrip:
         assert file.loads(file.dumps(made)) == made
 
     @given(VALUES)
-    def test_every_kind_comes_back_from_a_journal(self, tmp_path_factory: pytest.TempPathFactory, value: V.Value) -> None:
+    def test_every_kind_comes_back_from_a_journal(
+        self, tmp_path_factory: pytest.TempPathFactory, value: V.Value
+    ) -> None:
         held = variant(block=value, options=(("o", value),), environments=())
         path = write(tmp_path_factory.mktemp("journal") / "1.journal", journal_bytes(held))
 

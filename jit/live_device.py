@@ -1,0 +1,70 @@
+"""The device that this process runs on, or that a recording ran on, as a headless process can answer for it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+from ..manifest.model import Environment
+from .devices import DEVICES, Device
+from .internals import internals
+
+
+def live_device() -> Device:
+    """Return the current device as its driver and torch describe it. Asks the driver.
+
+    Read on Triton 3.6.0 to 3.9.0 (`get_device_properties` of both backends) and torch 2.11 (`_CudaDeviceProperties`).
+    """
+    active = internals().driver.active
+    if isinstance(found := getattr(active, "device", None), Device):
+        return found  # a headless driver's
+    target, index = active.get_current_target(), active.get_current_device()
+    facts: dict[str, Any] = active.utils.get_device_properties(index)
+    torch = sys.modules["torch"]
+    known = torch.cuda.get_device_properties(index)
+
+    def of(name: str, default: int = 0) -> int:
+        return int(getattr(known, name, default) or default)
+
+    shared = int(facts.get("max_shared_mem", 0))
+    return Device(
+        name=str(known.name),
+        backend=target.backend,
+        arch=target.arch,
+        capability=(int(known.major), int(known.minor)),
+        multiprocessors=int(facts.get("multiprocessor_count") or of("multi_processor_count")),
+        max_shared_mem=shared,
+        shared_per_multiprocessor=of("shared_memory_per_multiprocessor", shared),
+        total_memory=of("total_memory"),
+        l2=of("L2_cache_size"),
+        clock_rate=int(facts.get("sm_clock_rate", 0)),
+        memory_clock_rate=int(facts.get("mem_clock_rate", 0)),
+        memory_bus_width=int(facts.get("mem_bus_width", 0)),
+        max_threads_per_multiprocessor=of("max_threads_per_multi_processor", 2048),
+        shared_per_block=of("shared_memory_per_block", 48 << 10),
+        regs_per_multiprocessor=of("regs_per_multiprocessor", 65536),
+        warp_size=int(target.warp_size),
+        gcn_arch=str(getattr(known, "gcnArchName", known.name)),
+    )
+
+
+def recorded_device(environment: Environment) -> Device | None:
+    """Return the device of a recording: the table's of that name and target, else one like it with the recorded facts.
+
+    Returns None for a target that the table does not have.
+    """
+    alike = [device for device in DEVICES.values() if str(device.target) == environment.target]
+    found = environment.device
+    for device in alike:
+        if device.name == found.name:
+            return device
+    if not alike:
+        return None
+    return replace(
+        alike[0],
+        name=found.name or alike[0].name,
+        max_shared_mem=found.shared_memory or alike[0].max_shared_mem,
+        multiprocessors=found.multiprocessors or alike[0].multiprocessors,
+        total_memory=found.memory or alike[0].total_memory,
+    )
