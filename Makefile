@@ -4,6 +4,7 @@ PYTHON ?= $(shell python3.11 -c 'print("python3.11")' 2>/dev/null || echo python
 TORCH ?= 2.13.0
 TRITON ?= 3.6.0
 TRITONS ?= 3.6.0 3.7.1 3.8.0 3.9.0
+VLLMS ?= 0.33.0:3.8.0 0.33.0:3.6.0 0.26.0:3.6.0
 VENV ?= .venv
 JOBS ?= 2
 PYTEST_ARGS ?=
@@ -67,11 +68,13 @@ test-gpu: $(STAMP) ## Run the tests that need a GPU.
 	@$(BIN)/pytest -m "gpu and not vllm" $(PYTEST_ARGS)
 
 .PHONY: test-vllm
-test-vllm: $(STAMP) ## Run the tests that need vLLM.
-	@grep -rqs "mark\.vllm" tests || { echo "make test-vllm: no test is marked vllm yet"; exit 2; }
-	@$(BIN)/python -c 'import importlib.util as u, sys; sys.exit(not u.find_spec("vllm"))' \
-		|| { echo "make test-vllm: vLLM is not installed in $(VENV), and set-up does not install it yet"; exit 2; }
-	@$(BIN)/pytest -m vllm $(PYTEST_ARGS)
+test-vllm: ## Run real vLLM code without a GPU: each version of vLLM and Triton in its own environment.
+	@for each in $(VLLMS); do \
+		vllm=$${each%:*} triton=$${each#*:}; \
+		echo "== vLLM $$vllm, Triton $$triton"; \
+		PYTHON=$(PYTHON) tests/vllm/setup.sh $$vllm $$triton .venv-vllm-$$triton .vllm $(TORCH); \
+		VLLM_ROOT=$(CURDIR)/.vllm/$$vllm .venv-vllm-$$triton/bin/python -m pytest tests/vllm $(PYTEST_ARGS); \
+	done
 
 .PHONY: lint
 lint: $(STAMP) ## Check style, format and types.
@@ -102,4 +105,4 @@ docs: ## Build the documentation.
 
 .PHONY: clean
 clean: ## Remove what the other targets made.
-	rm -rf .venv .venv-* build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* .vllm build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

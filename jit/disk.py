@@ -16,11 +16,25 @@ ABSENT = "not in the cache"
 
 @dataclass(frozen=True)
 class Entry:
-    """One cache entry: its hash, its folder, and what is wrong with it ("" when a launch would find it whole)."""
+    """One cache entry: its hash, its folder, and what is wrong with it ("" when a launch would find it whole).
+
+    `name` is what its files are called, `binary` the ending of the one that is loaded.
+    """
 
     hash: str
     folder: str
     fault: str = ""
+    name: str = ""
+    binary: str = ""
+
+
+def warm_up() -> None:
+    """Compute once what every locate needs: Triton's own hash, and the version of the target's assembler."""
+    from triton.compiler import make_backend
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+    make_backend(internals().driver.active.get_current_target()).hash()
 
 
 def locate(fn: Any, signature: Any, constexprs: Any, options: Any, attrs: Any) -> Entry:
@@ -39,7 +53,13 @@ def locate(fn: Any, signature: Any, constexprs: Any, options: Any, attrs: Any) -
         key += hook()[0]
     digest = hashlib.sha256(key.encode()).hexdigest()
     folder = Path(names.knobs.cache.dir) / _base32(digest)
-    return Entry(digest, str(folder), fault(folder, source.name[:150], backend.binary_ext))
+    name = source.name[:150]
+    return Entry(digest, str(folder), fault(folder, name, backend.binary_ext), name, backend.binary_ext)
+
+
+def recheck(entry: Entry) -> str:
+    """Return what is wrong with an entry now."""
+    return fault(Path(entry.folder), entry.name, entry.binary)
 
 
 def fault(folder: Path, name: str, binary: str) -> str:
@@ -106,3 +126,9 @@ def forget(fn: Any, key: str) -> None:
     """Take a kernel that must not be used out of Triton's in-process cache; the next launch makes it anew."""
     active = internals().driver.active
     fn.device_caches[active.get_current_device()][0].pop(key, None)
+
+
+def needed(kernel: Any) -> list[str]:
+    """Return the files of the disk cache that a later process needs for a hit on this CompiledKernel."""
+    group = getattr(kernel, "metadata_group", None) or {}
+    return [path for name, path in group.items() if name.rpartition(".")[2] in ("json", "cubin", "hsaco")]

@@ -31,6 +31,21 @@ def encode(value: Any, depth: int = 0) -> V.Value:
         return V.Opaque(type_name(value), f"could not be read: {type(error).__name__}")
 
 
+def argument(value: Any, spec: str) -> V.Value:
+    """Return an argument as the manifest holds it; `spec` is the part of the key that it made (see `spec`).
+
+    A tensor that is a constant is in the key by its text, which holds its content: it is opaque.
+    """
+    encoded = encode(value)
+    if spec == "constexpr" and _has_tensor(encoded):
+        return V.Opaque(type_name(value), "a tensor as a constant, whose key holds its content or its address")
+    return encoded
+
+
+def _has_tensor(value: V.Value) -> bool:
+    return isinstance(value, V.Tensor) or any(_has_tensor(item) for item in V.children(value))
+
+
 def _encode(value: Any, depth: int) -> V.Value:
     simple = _SIMPLE.get(type(value))
     if simple is not None:
@@ -38,22 +53,32 @@ def _encode(value: Any, depth: int) -> V.Value:
     if depth > _DEPTH:
         return V.Opaque(type_name(value), "nested too deeply")
     if isinstance(value, enum.Enum):
+        if not isinstance(value.name, str):
+            return V.Opaque(type_name(value), "several flags, which have no name before Python 3.11")
         return V.Enum(type(value).__module__, type(value).__qualname__, value.name)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        return V.NumpyScalar(value.dtype.str, value.tobytes())
     if isinstance(value, tuple):
         return _tuple(value, depth)
+    if type(value) is list:
+        # Only in the fields of layouts: Triton takes none as an argument.
+        return V.Record("builtins", "list", (("items", _tuple(tuple(value), depth)),))
+    for base in (int, float, str, bytes):
+        if isinstance(value, base) and type(value).__repr__ is base.__repr__:
+            return _SIMPLE[base](base(value))  # its text, and so its key, is the plain one's
     module, name = type(value).__module__, type(value).__qualname__
     top = module.partition(".")[0]
     if name == "dtype" and top == "torch":
         return V.DType("torch", str(value).removeprefix("torch."))
     if top == "triton" and (found := _triton(value, module, name, depth)) is not None:
         return found
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.generic):
-        return V.NumpyScalar(value.dtype.str, value.tobytes())
     if isinstance(value, internals().JITCallable):
         return V.Function(value.fn.__module__, value.fn.__qualname__, cached_fingerprint(value))
     if hasattr(value, "data_ptr") and hasattr(value, "dtype"):
         return _tensor(value)
+    if isinstance(value, type):
+        return V.Opaque(type_name(value), "a class is not rebuilt from a name")
     if callable(value):
         return V.Opaque(type_name(value), "its key holds a memory address, so no other process can match it")
     return V.Opaque(type_name(value), "jitreplay has no form for this type")
@@ -144,7 +169,9 @@ def _tensor(value: Any) -> V.Tensor:
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         name = _dtype(dtype) if type(dtype).__name__ == "dtype" else str(dtype) if isinstance(dtype, str) else ""
-        return V.Tensor(name, residue=pointer % 16, plain=False)
+        # AMD's backend asks for `ptr_range` (HIPBackend.is_within_2gb, 3.6.0 to 3.9.0).
+        reach = value.ptr_range() if hasattr(value, "ptr_range") else -1
+        return V.Tensor(name, residue=pointer % 16, storage=reach, plain=False)
     return V.Tensor(
         _dtype(dtype),
         tuple(value.shape),

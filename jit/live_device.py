@@ -21,18 +21,23 @@ def live_device() -> Device:
         return found  # a headless driver's
     target, index = active.get_current_target(), active.get_current_device()
     facts: dict[str, Any] = active.utils.get_device_properties(index)
-    torch = sys.modules["torch"]
-    known = torch.cuda.get_device_properties(index)
+    known: Any = None
+    try:
+        known = sys.modules["torch"].cuda.get_device_properties(index)
+    except Exception:
+        known = None  # a backend that torch reaches otherwise
+    arch = target.arch if isinstance(target.arch, int) else 0
 
     def of(name: str, default: int = 0) -> int:
-        return int(getattr(known, name, default) or default)
+        found = getattr(known, name, None)
+        return default if found is None else int(found)
 
     shared = int(facts.get("max_shared_mem", 0))
     return Device(
-        name=str(known.name),
+        name=str(getattr(known, "name", "")),
         backend=target.backend,
         arch=target.arch,
-        capability=(int(known.major), int(known.minor)),
+        capability=(of("major", arch // 10), of("minor", arch % 10)),
         multiprocessors=int(facts.get("multiprocessor_count") or of("multi_processor_count")),
         max_shared_mem=shared,
         shared_per_multiprocessor=of("shared_memory_per_multiprocessor", shared),
@@ -45,8 +50,13 @@ def live_device() -> Device:
         shared_per_block=of("shared_memory_per_block", 48 << 10),
         regs_per_multiprocessor=of("regs_per_multiprocessor", 65536),
         warp_size=int(target.warp_size),
-        gcn_arch=str(getattr(known, "gcnArchName", known.name)),
+        gcn_arch=str(getattr(known, "gcnArchName", "") or getattr(known, "name", "")),
     )
+
+
+def is_headless() -> bool:
+    """Whether this process's driver is a headless one. Asks the driver."""
+    return isinstance(getattr(internals().driver.active, "device", None), Device)
 
 
 def recorded_device(environment: Environment) -> Device | None:

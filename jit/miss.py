@@ -31,8 +31,9 @@ class Miss:
 
     `bound` maps parameter names to arguments; `specialization` is Triton's list of (type, class); `options` are the
     non-parameter keywords as the caller gave them plus what `run` added; `grid` is a tuple of integers, "callable",
-    or None; `keywords` are the parameters that are launch options too and were passed by name: Triton takes
-    those for both (`_pack_args` parses all keywords), though the key does not show it; `seconds` is the time of the compile, `disk_hit` whether Triton's disk cache had it (None: unknown).
+    or None; `seconds` is the time of the compile, `disk_hit` whether Triton's disk cache had it (None: unknown).
+    `keywords` are the parameters that are launch options too and were passed by name: Triton takes those for both
+    (`_pack_args` parses all keywords), though the key does not show it.
     """
 
     fn: Any

@@ -1,7 +1,7 @@
 """The options that a manifest may set, by backend. Any other makes its variant opaque.
 
-None names a path (`extern_libs`, `ir_override`), a compiler flag (`ptx_options`) or another target (`arch`): a
-manifest is data from outside. Read from CUDAOptions and HIPOptions of Triton 3.6.0 to 3.9.0.
+None names a path (`extern_libs`, `ir_override`), a compiler flag (`ptx_options`, `llvm_fn_attrs`) or another target
+(`arch`, `backend_name`, `warp_size`): a manifest is data from outside. Read from CUDAOptions and HIPOptions of Triton 3.6.0 to 3.9.0.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ _COMMON: dict[str, tuple[type, ...]] = {
     "deprecated_fp8_dot_operand_dtypes": (V.Tuple,),
     "max_num_imprecise_acc_default": (V.Integer, V.Nothing),
     "sanitize_overflow": (V.Bool,),
+    "min_shared_mem": (V.Integer, V.Nothing),
     "debug": (V.Bool, V.Nothing, V.Integer),
     "warp_specialize": (V.Bool,),
 }
@@ -29,6 +30,9 @@ _BY_BACKEND: dict[str, dict[str, tuple[type, ...]]] = {
         "maxnreg": (V.Integer, V.Nothing),
         "launch_pdl": (V.Bool,),
         "ptx_version": (V.Integer, V.Nothing),
+        "enable_reflect_ftz": (V.Bool,),
+        "sched4reg": (V.Bool,),
+        "clc": (V.Bool,),
         "reg_dec_producer": (V.Integer,),
         "reg_inc_consumer": (V.Integer,),
         "num_consumer_groups": (V.Integer,),
@@ -41,6 +45,7 @@ _BY_BACKEND: dict[str, dict[str, tuple[type, ...]]] = {
         "schedule_hint": (V.Text,),
         "allow_flush_denorm": (V.Bool,),
         "instruction_sched_variant": (V.Text,),
+        "wgp_cu_mode": (V.Text,),
     },
 }
 

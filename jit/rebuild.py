@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 from ..manifest import values as V
@@ -17,6 +19,21 @@ class PointerStandIn:
 
     def data_ptr(self) -> int:
         return self._residue
+
+
+class RangedStandIn(PointerStandIn):
+    """One that also says how many bytes it reaches, which AMD's backend asks for (HIPBackend.is_within_2gb)."""
+
+    def __init__(self, dtype: Any, residue: int, reach: int) -> None:
+        super().__init__(dtype, residue)
+        self._reach = reach
+
+    def ptr_range(self) -> int:
+        return self._reach
+
+
+def _stand_in(dtype: Any, residue: int, reach: int) -> PointerStandIn:
+    return PointerStandIn(dtype, residue) if reach < 0 else RangedStandIn(dtype, residue, reach)
 
 
 def rebuild(value: V.Value, resolver: Resolver) -> Any:
@@ -48,10 +65,7 @@ def rebuild(value: V.Value, resolver: Resolver) -> Any:
         case V.Function():
             return _function(value, resolver)
         case V.Enum():
-            members = getattr(resolver.cls(value.module, value.cls), "__members__", {})
-            if value.name not in members:
-                raise Unresolved(f"enum {value.module}.{value.cls} has no {value.name} now")
-            return members[value.name]
+            return _enum(value, resolver)
         case V.NumpyScalar():
             import numpy
 
@@ -98,10 +112,11 @@ def _tensor(value: V.Tensor) -> Any:
     import torch
 
     if not value.plain:
-        return PointerStandIn(_torch_dtype(value.dtype) if hasattr(torch, value.dtype) else value.dtype, value.residue)
+        known = isinstance(getattr(torch, value.dtype, None), torch.dtype)
+        return _stand_in(_torch_dtype(value.dtype) if known else value.dtype, value.residue, value.storage)
     dtype = _torch_dtype(value.dtype)
     if value.residue % dtype.itemsize or dtype.itemsize > 16 or dtype is torch.complex128:
-        return PointerStandIn(dtype, value.residue)
+        return RangedStandIn(dtype, value.residue, value.storage)
     offset = value.residue // dtype.itemsize
     shape, strides = value.shape, value.strides
     if len(shape) != len(strides) or any(n < 0 for n in (*shape, *strides)):
@@ -119,6 +134,15 @@ def _tensor(value: V.Tensor) -> Any:
     return tensor
 
 
+def _enum(value: V.Enum, resolver: Resolver) -> Any:
+    """Return an enum's member; several flags together are named `A|B` (Python 3.11 on)."""
+    members = getattr(resolver.cls(value.module, value.cls), "__members__", {})
+    names = value.name.split("|")
+    if missing := [name for name in names if name not in members]:
+        raise Unresolved(f"enum {value.module}.{value.cls} has no {missing[0]} now")
+    return functools.reduce(operator.or_, (members[name] for name in names))
+
+
 def _function(value: V.Function, resolver: Resolver) -> Any:
     from ..manifest.model import Kernel
 
@@ -134,6 +158,8 @@ def _descriptor(value: V.Descriptor, resolver: Resolver) -> Any:
 
 def _record(value: V.Record, resolver: Resolver) -> Any:
     fields = {name: rebuild(item, resolver) for name, item in value.fields}
+    if (value.module, value.cls) == ("builtins", "list"):
+        return list(fields["items"])
     if (value.module, value.cls) == ("torch", "Size"):
         import torch
 

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jitreplay.manifest.file import load
     from jitreplay.recorder.session import Recorder, ready
-    from jitreplay.replayer.replay import replay
+    from jitreplay.replayer.replay import prefetch, replay
 
 __version__ = "0.1.0"
 
-__all__ = ["Recorder", "__version__", "load", "ready", "replay"]
+__all__ = ["Recorder", "__version__", "load", "prefetch", "ready", "replay"]
 
 _HOMES = {
     "Recorder": ".recorder.session",
     "load": ".manifest.file",
+    "prefetch": ".replayer.replay",
     "ready": ".recorder.session",
     "replay": ".replayer.replay",
 }

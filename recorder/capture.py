@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ..jit.bind import injected, strip
-from ..jit.encode import encode, spec
+from ..jit.encode import argument, encode, spec
 from ..jit.miss import Miss
 from ..jit.tuner import benching, innermost, parts
 from ..manifest.derivation import derive
@@ -29,11 +29,11 @@ class Scene(msgspec.Struct):
 
 def arguments(values: Iterable[Any], specs: Iterable[str], buffers: BufferIndex | None) -> tuple[Argument, ...]:
     """Return live arguments, with the text of their specializations, as the manifest holds them."""
-    return tuple(Argument(_value(value, buffers), text) for value, text in zip(values, specs, strict=False))
+    return tuple(Argument(_value(value, text, buffers), text) for value, text in zip(values, specs, strict=False))
 
 
-def _value(live: Any, buffers: BufferIndex | None) -> Value:
-    value = encode(live)
+def _value(live: Any, spec: str, buffers: BufferIndex | None) -> Value:
+    value = argument(live, spec)
     return buffers.locate(live, value) if buffers is not None and isinstance(value, Tensor) else value
 
 

@@ -25,6 +25,8 @@ class Outcome(str, Enum):
     """The kernel's source is another than recorded; compiled from the present one."""
     DRIFTED = "drifted"
     """The key is another than recorded; what the live program will launch was compiled."""
+    DIFFERS_HEADLESS = "differs_headless"
+    """A compile helper has the kernel otherwise than this process, so it was compiled here."""
     AMBIGUOUS = "ambiguous"
     """The recorded key was compiled, and those that this configuration may launch in its place."""
     WOULD_COMPILE = "would_compile"
@@ -61,7 +63,8 @@ class ChoiceResult(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct):
     """The outcome of every variant, seconds by stage (`plan`, `compile`, `load`, `total`), and drift in general.
 
-    `error` is not empty when there was no replay at all: no manifest, or one that cannot be read.
+    `error` is not empty when there was no replay at all: no manifest, or one that cannot be read. `stopped` is not
+    when it ended before its time: too many equal failures. `notes` tell what else is worth knowing.
     """
 
     results: list[Result] = []
@@ -69,6 +72,8 @@ class Report(msgspec.Struct):
     choices: list[ChoiceResult] = []
     drift: list[str] = []
     error: str = ""
+    stopped: str = ""
+    notes: list[str] = []
 
     @property
     def counts(self) -> dict[str, int]:
@@ -90,6 +95,8 @@ class Report(msgspec.Struct):
         tail = f"; {loaded} loaded" if loaded else ""
         if self.choices:
             tail += f"; {sum(c.restored for c in self.choices)} of {len(self.choices)} autotuner choices restored"
+        if self.stopped:
+            tail += f"; stopped: {self.stopped}"
         return f"replayed {len(self.results)} variants in {self.seconds.get('total', 0.0):.1f} s: {counts}{tail}"
 
     def as_data(self) -> dict[str, Any]:
@@ -107,6 +114,10 @@ class Report(msgspec.Struct):
                 for result in self.results
             ],
         }
+        if self.stopped:
+            data["stopped"] = self.stopped
+        if self.notes:
+            data["notes"] = self.notes
         if self.choices:
             data["choices"] = [
                 {
@@ -118,3 +129,10 @@ class Report(msgspec.Struct):
                 for found in self.choices
             ]
         return data
+
+
+def said(error: BaseException) -> str:
+    """Return an error in one line: its type and the line of its text that says most."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[-1] if type(error).__name__ == "CompilationError" and lines else lines[0] if lines else ""
+    return f"{type(error).__name__}: {text}"[:400]

@@ -50,18 +50,28 @@ def make_plan(manifest: Manifest, backend: str, resolver: Resolver, rank: str = 
     stage, those of all.
     """
     plan = Plan()
-    stages = {stage(r) for v in manifest.variants for r in v.ranks}
+    stages = known_stages(manifest)
     for variant in order(manifest.variants, rank):
         try:
-            if rank and stage(rank) in stages and variant.ranks and stage(rank) not in map(stage, variant.ranks):
-                raise Unresolved(f"another pipeline stage's ({', '.join(variant.ranks)})")
-            plan.todo.append(_planned(manifest, variant, backend, resolver))
+            applies(manifest, variant, backend, rank, stages)
+            plan.todo.append(_planned(variant, resolver))
         except Unresolved as reason:
             plan.dropped.append(Result(variant, Outcome.SKIPPED, str(reason)))
     return plan
 
 
-def _planned(manifest: Manifest, variant: Variant, backend: str, resolver: Resolver) -> Planned:
+def known_stages(manifest: Manifest) -> frozenset[str]:
+    """Return the pipeline stages that the recording names."""
+    return frozenset(stage(r) for ranks in {v.ranks for v in manifest.variants} for r in ranks)
+
+
+def applies(manifest: Manifest, variant: Variant, backend: str, rank: str, stages: frozenset[str]) -> None:
+    """Raise Unresolved, with the reason, for a variant that nothing has to be imported for to know it is not for here.
+
+    `stages` are `known_stages` of the manifest.
+    """
+    if rank and stage(rank) in stages and variant.ranks and stage(rank) not in map(stage, variant.ranks):
+        raise Unresolved(f"another pipeline stage's ({', '.join(variant.ranks)})")
     targets = {manifest.environments[index].backend for index in variant.environments}
     if targets and backend not in targets:
         raise Unresolved(f"recorded on {', '.join(sorted(targets))}, this is {backend}")
@@ -70,6 +80,9 @@ def _planned(manifest: Manifest, variant: Variant, backend: str, resolver: Resol
         raise Unresolved(f"argument {name} ({value.type}) cannot be rebuilt: {value.why}")
     if reason := refused(backend, variant.options):
         raise Unresolved(reason)
+
+
+def _planned(variant: Variant, resolver: Resolver) -> Planned:
     fn = resolver.kernel(variant.kernel)
     found = [param.name for param in fn.params]
     recorded = [param.name for param in variant.kernel.params]

@@ -11,6 +11,7 @@ from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import settings
+from . import prefetch as prefetching
 from .outcome import Report
 from .progress import Progress
 from .session import ReplayError, Session
@@ -24,6 +25,8 @@ def replay(
     allow: Iterable[str] = (),
     load: bool = True,
     strict: bool | None = None,
+    jobs: int | None = None,
+    budget: float | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Make every variant of a manifest warm in this process, on its current device.
@@ -31,7 +34,9 @@ def replay(
     Call it when the program's modules are imported and set up, before CUDA graphs are captured and before the first
     request. `manifest` is a Manifest, a path, or None for `JITREPLAY_MANIFEST`. `allow` names the top-level packages
     that may be imported to find kernels; what is imported already is allowed. `load` also builds the launcher
-    and loads the binary. `progress` is called with (done, total, kernel).
+    and loads the binary. `jobs` is how many processes may compile (0: by free cores, and none where there is little to
+    do; `JITREPLAY_JOBS`), `budget` the seconds that it may take (`JITREPLAY_BUDGET`): what is left then is listed.
+    `progress` is called with (done, total, kernel).
 
     Returns a Report. A manifest that cannot be read, a Triton that lacks something, a variant that fails: each is told
     in the report and the log, and the program goes on. With `strict` (or `JITREPLAY_STRICT`) it raises JitreplayError.
@@ -42,7 +47,15 @@ def replay(
         if chosen.disabled:
             return Report(error="JITREPLAY_DISABLE is set")
         strictly = chosen.strict if strict is None else strict
-        report = _replay(manifest or chosen.manifest, (*allow, *chosen.allow), load, strictly, progress)
+        report = _replay(
+            manifest or chosen.manifest,
+            (*allow, *chosen.allow),
+            load,
+            strictly,
+            chosen.jobs if jobs is None else jobs,
+            chosen.budget if budget is None else budget,
+            progress,
+        )
     except JitreplayError as error:
         if strictly:
             raise
@@ -51,15 +64,57 @@ def replay(
     return report
 
 
-def _replay(manifest: Any, allow: tuple[str, ...], load: bool, strict: bool, progress: Progress | None) -> Report:
+def _replay(
+    manifest: Any,
+    allow: tuple[str, ...],
+    load: bool,
+    strict: bool,
+    jobs: int,
+    budget: float | None,
+    progress: Progress | None,
+) -> Report:
+    found = _manifest(manifest)
+    session = Session(
+        found, allow, load=load, strict=strict, jobs=jobs, budget=budget, prefetch=prefetching.take(found)
+    )
+    try:
+        session.restore_choices()
+        session.late(progress)
+    finally:
+        session.close()
+    return session.report
+
+
+def _manifest(manifest: Any) -> Manifest:
     if not manifest:
         raise ReplayError("no manifest: give one, or set JITREPLAY_MANIFEST")
-    session = Session(
-        manifest if isinstance(manifest, Manifest) else file.load(manifest), allow, load=load, strict=strict
-    )
-    session.restore_choices()
-    session.late(progress)
-    return session.report
+    return manifest if isinstance(manifest, Manifest) else file.load(manifest)
+
+
+def prefetch(
+    manifest: Manifest | str | os.PathLike[str] | None = None, *, allow: Iterable[str] = (), jobs: int | None = None
+) -> bool:
+    """Begin to compile a manifest in another process, and return at once; `replay` of the same manifest joins it.
+
+    Call it as early as possible, before models load. It fills Triton's disk cache and asks no GPU driver: it compiles
+    for the device that this process uses already, else for the one that was recorded. Takes what `replay` takes.
+
+    Returns whether something is being compiled: not when all was warm at the last boot and still is, nor when the
+    device is not known, nor when something fails, which the log tells.
+    """
+    try:
+        chosen = settings()
+        if chosen.disabled:
+            return False
+        found = _manifest(manifest or chosen.manifest)
+        ahead = prefetching.begin(
+            found, allow=(*allow, *chosen.allow), jobs=chosen.jobs if jobs is None else jobs, limit=None
+        )
+    except (JitreplayError, OSError) as error:
+        LOGGER.warning("nothing is compiled ahead: %s", error)
+        return False
+    prefetching.put(ahead)
+    return ahead is not None and ahead.children is not None
 
 
 def verify(manifest: Manifest, *, allow: Iterable[str] = (), progress: Progress | None = None) -> Report:

@@ -13,6 +13,7 @@ from typing import Any
 from jitreplay.manifest import file
 from jitreplay.manifest.merge import merge_files
 from jitreplay.manifest.model import Manifest, Variant
+from jitreplay.manifest.values import Integer
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
@@ -129,6 +130,13 @@ def by_kernel(manifest: Manifest) -> dict[str, set[str]]:
 def variants_of(manifest: Manifest, name: str) -> list[Variant]:
     """Return the variants of the kernels of this qualified name, in the order of their first sight."""
     return sorted((v for v in manifest.variants if v.kernel.qualname == name), key=lambda v: v.order)
+
+
+def number(variant: Variant, index: int) -> int:
+    """Return an argument of a variant that is an integer."""
+    value = variant.args[index].value
+    assert isinstance(value, Integer)
+    return value.number
 
 
 @contextmanager

@@ -314,9 +314,10 @@ class Tool:
 
     def start(self) -> None:
         from triton import knobs
-        from triton.runtime.jit import JITFunction
+        from triton.runtime import jit
 
-        self.found = vars(JITFunction)["_do_compile"], knobs.compilation.listener
+        cls: Any = jit.JITFunction
+        self.found = vars(cls)["_do_compile"], knobs.compilation.listener
         compile, listener = self.found
 
         def _do_compile(fn: Any, *args: Any, **kwargs: Any) -> Any:
@@ -329,13 +330,14 @@ class Tool:
                 listener(**event)
 
         self.own = _do_compile, listen
-        JITFunction._do_compile, knobs.compilation.listener = _do_compile, listen
+        cls._do_compile, knobs.compilation.listener = _do_compile, listen
 
     def stop(self) -> None:
         from triton import knobs
-        from triton.runtime.jit import JITFunction
+        from triton.runtime import jit
 
-        JITFunction._do_compile, knobs.compilation.listener = self.found
+        cls: Any = jit.JITFunction
+        cls._do_compile, knobs.compilation.listener = self.found
         if knobs.compilation.listener is None:
             del knobs.compilation.listener  # the class has it
 
@@ -425,6 +427,25 @@ class TestUndo:
         assert [recorders[first].counts["variants"], recorders[1 - first].counts["variants"]] == [2, 4]
         assert state() == before
 
+    @pytest.mark.parametrize("order", [[], ["one", "two"], ["two", "one"]], ids=["alone", "two", "two, crossed"])
+    def test_an_autotuner_has_its_own_dict_back_with_what_it_decided(
+        self, warmed: None, tmp_path: Path, order: list[str]
+    ) -> None:
+        import torch
+        from kernels.basic import tuned
+
+        own, before = tuned.cache, state()
+        recorders = {name: jitreplay.Recorder(tmp_path / name) for name in order or ["one"]}
+        for recorder in recorders.values():
+            recorder.start()
+        tuned[(1,)](torch.zeros(64), 8)
+        for recorder in (recorders[name] for name in order or ["one"]):
+            recorder.stop()
+            assert recorder.counts["choices"] == len(own.keys() or tuned.cache.keys()) == 1
+        assert type(own) is dict and tuned.cache is own
+        assert [config.kwargs for config in own.values()] == [{"BLOCK": 16}]
+        assert state() == before
+
     def test_a_listener_that_was_there_is_called_and_comes_back(self, warmed: None, tmp_path: Path) -> None:
         from triton import knobs
 
@@ -490,6 +511,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
             for launch in list(cases().values())[::3]:
                 launch()
     return file.dumps(merged(folder / "recording"))
+
+
+def test_loading_a_manifest_brings_in_no_triton(whole: bytes, tmp_path: Path) -> None:
+    # A parent that looks into a manifest must not start a driver before it forks (CASES J6).
+    (tmp_path / "kernels.jitreplay").write_bytes(whole)
+    code = "import sys, jitreplay; jitreplay.load('kernels.jitreplay'); print({'torch', 'triton'} & {*sys.modules})"
+    done = helpers.run(tmp_path, sys.executable, "-c", code)
+    assert done.stdout.strip() == "set()", done.stderr
 
 
 class TestCutManifest:

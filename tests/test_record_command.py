@@ -12,7 +12,9 @@ import pytest
 
 from jitreplay.manifest import journal
 
-from .helpers import LIMIT, environment, jitreplay, merged
+from .helpers import LIMIT, environment, jitreplay, merged, number
+
+Family = tuple[Path, subprocess.CompletedProcess[str]]
 
 WARM = """
     import torch
@@ -36,7 +38,7 @@ def record(
 
 
 @pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
     """A program that knows nothing of jitreplay, moves to another folder, and starts children in three ways."""
     folder = tmp_path_factory.mktemp("family")
     write(folder, "warm.py", WARM)
@@ -65,8 +67,6 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.C
 
 
 class TestProgram:
-    Family = tuple[Path, subprocess.CompletedProcess[str]]
-
     def test_its_exit_code_and_output_come_through(self, family: Family) -> None:
         _, done = family
 
@@ -78,7 +78,7 @@ class TestProgram:
         folder, _ = family
         found = [journal.read(path) for path in (folder / "recording").iterdir()]
 
-        numbers = [[v.args[2].value.number for v in each.variants] for each in found]
+        numbers = [[number(v, 2) for v in each.variants] for each in found]
         assert sorted(numbers) == [[1], [5], [32], [2**31]]
         assert {each.environment.target for each in found if each.environment is not None} == {"cuda:90"}
         assert not (folder / "elsewhere" / "recording").exists()

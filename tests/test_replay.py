@@ -262,6 +262,19 @@ class TestTrouble:
             assert outcomes(report) == {Outcome.SKIPPED}
             assert all(name in reason for reason in reasons(report))
 
+    def test_an_interrupt_ends_it_and_leaves_nothing_installed(self, driver: Any, recording: Manifest) -> None:
+        from triton import knobs
+
+        def interrupt(done: int, total: int, kernel: str) -> None:
+            if done == 2:
+                raise KeyboardInterrupt
+
+        vars(knobs.compilation).pop("listener", None)
+        with pytest.raises(KeyboardInterrupt):
+            jitreplay.replay(recording, progress=interrupt)
+        assert "listener" not in vars(knobs.compilation)
+        assert jitreplay.replay(recording).counts == {"compiled": 8, "warm": 2}
+
     def test_no_manifest(self, driver: Any, tmp_path: Path) -> None:
         assert "JITREPLAY_MANIFEST" in jitreplay.replay().error
         assert "missing" in jitreplay.replay(tmp_path / "missing").error
@@ -436,7 +449,7 @@ class TestChangedProgram:
     @pytest.mark.parametrize(
         ("kernel", "outcome", "said"),
         [
-            ("same", "compiled", ""),
+            ("same", "cached", ""),
             ("source", "changed", "source changed"),
             ("callee", "changed", "source changed"),
             ("constant", "changed", "source changed"),

@@ -27,7 +27,7 @@ def plain(x, n):
 
 
 @triton.jit
-def annotated(x, n: tl.int64):
+def annotated(x, n: tl.int64):  # pyright: ignore[reportInvalidTypeForm]
     tl.store(x, n)
 
 

@@ -14,7 +14,13 @@ import traceback
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SETTINGS = {"max_model_len": 4096, "block_size": 16, "max_num_seqs": 8, "max_num_batched_tokens": 8192, "num_blocks": 64}
+SETTINGS = {
+    "max_model_len": 4096,
+    "block_size": 16,
+    "max_num_seqs": 8,
+    "max_num_batched_tokens": 8192,
+    "num_blocks": 64,
+}
 
 
 def arguments():
@@ -60,9 +66,15 @@ def main():
         made = {}
         for name in names:
             known = inspect.signature(rows.ROWS[name]).parameters
-            phase(result, counter, name, "build", lambda name=name, known=known: made.update(
-                {name: rows.ROWS[name](**{key: value for key, value in params.items() if key in known})}
-            ))
+            phase(
+                result,
+                counter,
+                name,
+                "build",
+                lambda name=name, known=known: made.update(
+                    {name: rows.ROWS[name](**{key: value for key, value in params.items() if key in known})}
+                ),
+            )
         if recorder is not None:
             recorder.describe("vllm " + vllm.__version__, "dp0:pp0:pcp0:tp0", settings(params))
             recorder.watch_buffers(lambda: tables(made))
@@ -74,6 +86,9 @@ def main():
                 phase(result, counter, name, "warm", made[name].warm)
         for name in made:
             phase(result, counter, name, "serve", made[name].serve)
+    from jitreplay.examples.counter import keys
+
+    result["keys"] = sum(map(len, keys().values()))
     if recorder is not None:
         recorder.stop()
         result["counts"] = recorder.counts

@@ -17,6 +17,8 @@ if [ ! -e "$VENV/.vllm-ready" ]; then
   # Without its dependencies, which would name another torch; its operators are stood in for by harness.py.
   pip install --no-deps torchvision
   pip install --no-deps "triton==$TRITON"
+  # The plugin is found by its entry point, so jitreplay is installed as a user's is, but editable.
+  pip install --no-deps --editable "$HERE/../.."
   touch "$VENV/.vllm-ready"
 fi
 

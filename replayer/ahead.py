@@ -1,0 +1,174 @@
+"""What a replay leaves to the compile helper, and what it does by itself: form by form, within a budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from ..jit import disk
+from ..jit.launcher import is_per_signature
+from ..jit.live_device import is_headless, live_device
+from ..manifest.model import Manifest, digest
+from ..manifest.settings import LOGGER
+from .failures import Tally
+from .live import Form
+from .outcome import NOT_WARM, Outcome, Report, Result
+from .plan import Planned
+from .prefetch import BROKEN, Prefetch, usable_cache
+from .warm import Warmer, as_variant, is_recorded_form
+from .width import free_cores
+from .wire import Answer, State
+
+OVER = "over budget"
+"""Why a variant was left out when time was up."""
+START = 5.0
+"""Seconds that a helper is taken to need before its first answer."""
+COMPILE_MS = 400
+"""What a compile is taken to cost where the recording does not say."""
+LAUNCHER_MS = 300
+"""What a launcher costs where Triton builds one per signature."""
+
+
+class Ahead:
+    """Warms forms: those that a helper was asked for when it has answered, the others at once.
+
+    `prefetch` is what was begun before; without it a helper is started when that is worth its start.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        warmer: Warmer,
+        prefetch: Prefetch | None,
+        allow: Iterable[str],
+        rank: str,
+        jobs: int,
+        budget: float | None,
+    ) -> None:
+        self._warmer, self._jobs, self._budget = warmer, jobs, budget
+        device = live_device()
+        self._early = ""
+        if prefetch is not None and prefetch.device.target != device.target:
+            self._early = f"compiled ahead for {prefetch.device.target}, this is {device.target}: not used"
+            prefetch.close()
+            prefetch = None
+        self._prefetch = prefetch or Prefetch(
+            *(manifest, device, usable_cache()), allow=allow, rank=rank, jobs=jobs, launchers=not is_headless()
+        )
+        self._tally = Tally()
+        self._stamped = self._prefetch.stamp.whole()
+        self._waits: dict[int, str] = {}
+        self._kept: list[list[Form]] = []  # `_waits` knows forms by their id
+        self._broken: list[tuple[Planned, str, str]] = []
+
+    def prepare(self, work: list[tuple[Planned, list[Form]]]) -> None:
+        """Ask the helper for the forms that are missing on disk, if there is one or it is worth starting."""
+        missing: list[tuple[Planned, Form, str]] = []
+        for planned, shapes in work:
+            self._kept.append(shapes)
+            for form in shapes:
+                if (found := self._missing(planned, form)) is not None:
+                    missing.append((planned, form, found))
+        if self._prefetch.children is None and missing and self._is_worth_it([p for p, _, _ in missing]):
+            self._prefetch.start([planned.variant for planned, _, _ in missing])
+        if self._prefetch.children is None:
+            return
+        for planned, form, key in missing:
+            if self._prefetch.ask(as_variant(planned, form), key):
+                self._waits[id(form)] = key
+
+    def _missing(self, planned: Planned, form: Form) -> str | None:
+        """Return the digest of a form's key if it is neither in memory nor whole on disk nor asked for."""
+        kernel, recorded = planned.variant.kernel, is_recorded_form(form)
+        if recorded and self._prefetch.asked(kernel, planned.variant.digest):
+            self._waits[id(form)] = planned.variant.digest
+            return None
+        if recorded and self._stamped:
+            return None
+        try:
+            bound = self._warmer.probe(planned, form)
+        except Exception:
+            return None  # told when it is warmed
+        entry = bound.kernel
+        if not isinstance(entry, disk.Entry) or not entry.fault:
+            return None
+        key = digest(bound.key)
+        if self._prefetch.asked(kernel, key):
+            self._waits[id(form)] = key
+            return None
+        if self._prefetch.quarantine.why(kernel, key):
+            self._waits[id(form)] = key
+            return None
+        return key
+
+    def _is_worth_it(self, missing: list[Planned]) -> bool:
+        """Whether a helper would be done before this process alone."""
+        if self._jobs:
+            return True
+        per_launcher = LAUNCHER_MS if is_per_signature(self._prefetch.device.backend) else 0
+        alone = sum((p.variant.compile_ms or COMPILE_MS) + per_launcher for p in missing) / 1000
+        if self._budget is not None and alone > self._budget / 2:
+            return True  # only a compile in another process can be left when time is up
+        return START + alone / free_cores() < alone
+
+    def warm(self, planned: Planned, form: Form, deadline: float | None = None) -> Result:
+        """Make a form warm; every failure is an outcome. Past `deadline` (of `time.monotonic`) it is skipped."""
+        variant = planned.variant
+        if self._tally.stopped:
+            return Result(variant, Outcome.SKIPPED, "left out after too many equal failures")
+        if deadline is not None and time.monotonic() >= deadline:
+            return Result(variant, Outcome.SKIPPED, OVER)
+        key = self._waits.get(id(form))
+        if key is None and is_recorded_form(form):
+            key = variant.digest
+        if key is not None and (why := self._prefetch.quarantine.why(variant.kernel, key)):
+            if self._is_missing(planned, form):
+                text = f"in quarantine: {why}; delete {self._prefetch.quarantine.path} to try it again"
+                return Result(variant, Outcome.SKIPPED, text)
+        answer: Answer | None = None
+        if key is not None and id(form) in self._waits and self._prefetch.asked(variant.kernel, key):
+            left = None if deadline is None else deadline - time.monotonic()
+            answer = self._prefetch.answer(variant.kernel, key, left)
+            if answer is None:
+                return Result(variant, Outcome.SKIPPED, OVER)
+        if answer is not None and self._is_final(planned, answer):
+            return self._broke(planned, key or "", answer)
+        result = self._warmer.warm(planned, form, answer)
+        if result.outcome is Outcome.FAILED:
+            self._tally.bad(result.reason)
+        elif result.outcome not in NOT_WARM:
+            self._tally.good()
+        return result
+
+    def _is_missing(self, planned: Planned, form: Form) -> bool:
+        try:
+            entry = self._warmer.probe(planned, form).kernel
+        except Exception:
+            return True
+        return isinstance(entry, disk.Entry) and bool(entry.fault)
+
+    def _is_final(self, planned: Planned, answer: Answer) -> bool:
+        """Whether this process need not try what a helper failed at: it failed with the same source."""
+        return answer.state in BROKEN and answer.fingerprint in ("", self._warmer.fingerprint(planned))
+
+    def _broke(self, planned: Planned, key: str, answer: Answer) -> Result:
+        self._tally.bad(answer.reason)
+        if answer.state is not State.FAILED or "ptxas" in answer.reason.lower():
+            self._broken.append((planned, key, answer.reason))
+        return Result(planned.variant, Outcome.FAILED, answer.reason)
+
+    def close(self, report: Report, complete: bool) -> None:
+        """End the helper; put in quarantine what broke it, and stamp the cache of a replay that is complete and warm."""
+        self._prefetch.close()
+        if self._tally.stopped and not report.stopped:
+            report.stopped = self._tally.stopped
+            LOGGER.error("the replay stopped: %s", report.stopped)
+        elif not self._tally.stopped:
+            # What stopped the whole work is the machine's fault, and no variant's.
+            for planned, key, why in self._broken:
+                self._prefetch.quarantine.add(planned.variant.kernel, key, why)
+        if complete and report.warm and not self._stamped:
+            self._prefetch.stamp.write(self._warmer.files)
+            self._stamped = True
+        children = self._prefetch.children
+        report.notes = [note for note in (self._early, children.why_lost if children else "") if note]

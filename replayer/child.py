@@ -1,0 +1,147 @@
+"""The compile helper: `python -m jitreplay.replayer.child`, started by a server that replays.
+
+It imports Triton and the kernels' modules once, on a headless driver that answers for the server's device, forks
+workers, and compiles what comes in on stdin into the Triton cache that the server reads. It never asks a GPU driver.
+It ends when stdin does, or when its parent is gone, and its workers end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import sys
+import threading
+import time
+from typing import Any
+
+from . import wire
+
+
+def main() -> None:
+    """Serve until stdin ends. Whatever goes wrong ends the process, which the server then does without."""
+    inbox, outbox = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # what libraries print is not for the server
+    frames = wire.Frames()
+    first: list[Any] = []
+    while not first:
+        more = wire.receive(inbox, frames)
+        if more is None:
+            return
+        first = more
+    hello, rest = first[0], first[1:]
+    sys.path[:] = hello.path
+    try:
+        os.nice(5)  # the server's own boot comes first
+    except OSError:
+        pass
+    with _Watch(inbox):
+        start = time.perf_counter()
+        compiler, notes = _prepare(hello)
+    wire.send(outbox, wire.Ready(time.perf_counter() - start, notes))
+    _serve(hello, compiler, inbox, outbox, frames, rest)
+    os._exit(0)  # taking down an interpreter with torch in it takes a second
+
+
+class _Watch:
+    """Ends the process when its stdin or its parent does, while it imports. Gone before anything is forked."""
+
+    def __init__(self, inbox: int) -> None:
+        self._inbox, self._parent, self._over = inbox, os.getppid(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        poll.register(self._inbox, 0)  # a hang-up is reported unasked
+        while not self._over.is_set():
+            if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(100)):
+                os._exit(0)
+            if os.getppid() != self._parent:
+                os._exit(0)
+
+
+def _prepare(hello: wire.Hello) -> tuple[Any, list[str]]:
+    """Import what the work needs; return what compiles, and which modules could not be imported."""
+    from ..jit.headless import install
+    from ..jit.resolve import Unresolved
+    from .worker import Compiler
+
+    install(str(hello.device.target), hello.device)
+    compiler, notes = Compiler(hello.allow, hello.launchers), []
+    for name in hello.modules:
+        try:
+            compiler.resolver.module(name)
+        except Unresolved as reason:
+            notes.append(str(reason))
+    _warm_up(hello.device.target)
+    return compiler, notes
+
+
+def _warm_up(target: Any) -> None:
+    """Compute once what every worker needs: Triton's own hash, and ptxas' version."""
+    from ..jit.disk import warm_up
+
+    try:
+        warm_up()
+    except Exception:
+        pass  # a broken ptxas fails each task, where it is told
+
+
+def _serve(hello: wire.Hello, compiler: Any, inbox: int, outbox: int, frames: wire.Frames, rest: list[Any]) -> None:
+    from .pool import Pool, Worker
+
+    selector = selectors.DefaultSelector()
+    selector.register(inbox, selectors.EVENT_READ, None)
+    parent = _parent_file()
+    if parent is not None:
+        selector.register(parent, selectors.EVENT_READ, "parent")
+    pool = Pool(compiler, hello.jobs, hello.limit, hello.memory, selector)
+    try:
+        _take(pool, rest)
+        while True:
+            for answer in pool.feed():
+                wire.send(outbox, answer)
+            for key, _ in selector.select(pool.wait()):
+                if isinstance(key.data, Worker):
+                    for answer in pool.hear(key.data):
+                        wire.send(outbox, answer)
+                elif key.data == "parent":
+                    return
+                else:
+                    messages = wire.receive(inbox, frames)
+                    if messages is None:
+                        return
+                    _take(pool, messages)
+    except BrokenPipeError:
+        return
+    finally:
+        pool.close()
+
+
+def _take(pool: Any, messages: list[Any]) -> None:
+    for message in messages:
+        if isinstance(message, wire.Task):
+            pool.add(message)
+        elif isinstance(message, wire.Drop):
+            pool.drop(message.ids)
+
+
+def _parent_file() -> int | None:
+    """Return a descriptor that is readable once the parent is gone, where the kernel has such."""
+    try:
+        return os.pidfd_open(os.getppid())
+    except (AttributeError, OSError):
+        return None
+
+
+if __name__ == "__main__":
+    main()

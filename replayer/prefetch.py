@@ -1,0 +1,198 @@
+"""Compiling ahead in children: what was asked for, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from ..jit.devices import Device
+from ..jit.live_device import live_device, recorded_device
+from ..jit.resolve import Unresolved
+from ..jit.toolchain import toolchain
+from ..manifest.model import Kernel, Manifest, Variant
+from ..manifest.settings import LOGGER
+from .children import Children
+from .plan import applies, known_stages, order
+from .quarantine import Quarantine
+from .stamp import Stamp, content
+from .width import free_cores
+from .wire import Answer, Hello, State
+
+LIMIT = 120.0
+"""Seconds that one variant may take to compile."""
+MEMORY = 8 << 30
+"""Bytes that one compile may need."""
+
+
+class Prefetch:
+    """A helper's work for one manifest on one device, into one cache directory.
+
+    `allow` names the packages that a helper may import, beside those that this process has imported.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        device: Device,
+        cache: str,
+        *,
+        allow: Iterable[str] = (),
+        rank: str = "",
+        jobs: int = 0,
+        limit: float | None = None,
+        launchers: bool = True,
+    ) -> None:
+        self.manifest, self.device, self.cache, self.rank = manifest, device, os.path.abspath(cache), rank
+        self.digest = content(manifest)
+        tools = toolchain(str(device.target))
+        self.quarantine = Quarantine(self.cache, tools)
+        self.stamp = Stamp(self.cache, self.digest, tools, rank)
+        self.children: Children | None = None
+        self._allow = tuple(allow)
+        self._jobs, self._limit, self._launchers = jobs, limit or LIMIT, launchers
+        self._numbers: dict[tuple[Any, ...], int] = {}
+
+    def start(self, variants: Iterable[Variant]) -> None:
+        """Start the helper where there is none yet; it imports the modules of these variants' kernels.
+
+        Where none can be started, nothing is compiled ahead, and the log says why.
+        """
+        if self.children is not None:
+            return
+        modules = dict.fromkeys(v.kernel.module for v in variants if may_be_sent(v.kernel))
+        tops = {name.partition(".")[0] for name in (*self._allow, *sys.modules)} - {"__main__", "__mp_main__"}
+        hello = Hello(
+            self.device,
+            [path for path in map(os.path.abspath, sys.path) if os.path.exists(path)],
+            sorted(tops),
+            list(modules),
+            self._jobs or free_cores(),
+            self._limit,
+            MEMORY,
+            self._launchers,
+        )
+        try:
+            self.children = Children(hello, self.cache)
+        except (OSError, ValueError) as error:
+            LOGGER.warning("no compile helper, the server compiles by itself: %s", error)
+
+    def ask_recorded(self) -> int:
+        """Ask for every variant as it was recorded, dearest and most needed first; return how many were asked for."""
+        wanted, stages = [], known_stages(self.manifest)
+        for variant in order(self.manifest.variants, self.rank):
+            try:
+                applies(self.manifest, variant, self.device.backend, self.rank, stages)
+            except Unresolved:
+                continue
+            if may_be_sent(variant.kernel) and not self.quarantine.why(variant.kernel, variant.digest):
+                wanted.append(variant)
+        if wanted:
+            self.start(wanted)
+        return sum(self.ask(variant, variant.digest) for variant in wanted)
+
+    def ask(self, variant: Variant, digest: str) -> bool:
+        """Ask for a variant whose live key has this digest, unless that was done; return whether it is asked for."""
+        if self.children is None or not may_be_sent(variant.kernel):
+            return False
+        name = (*variant.kernel.identity, digest)
+        if name not in self._numbers:
+            self._numbers[name] = self.children.submit(variant)
+        return True
+
+    def asked(self, kernel: Kernel, digest: str) -> bool:
+        """Whether a key was asked for."""
+        return (*kernel.identity, digest) in self._numbers
+
+    def answer(self, kernel: Kernel, digest: str, seconds: float | None = None) -> Answer | None:
+        """Return what became of a key that was asked for; wait for it at most so long, then return None."""
+        assert self.children is not None
+        return self.children.wait(self._numbers[(*kernel.identity, digest)], seconds)
+
+    def close(self) -> None:
+        """End the helper."""
+        if self.children is not None:
+            self.children.close()
+
+
+BROKEN = frozenset({State.FAILED, State.MEMORY, State.CRASHED, State.HUNG})
+"""States after which the server does not try by itself."""
+
+
+def may_be_sent(kernel: Kernel) -> bool:
+    """Whether a helper may import a kernel's module: not one that this process runs as its main program."""
+    if "__main__" in (kernel.module, kernel.main) or kernel.module == "__mp_main__":
+        return False
+    main = sys.modules.get("__main__")
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    if kernel.module in (name, (name or "").removesuffix(".__main__")):
+        return False
+    file = getattr(main, "__file__", None)
+    if file is None:
+        return True
+    return os.path.splitext(os.path.basename(file))[0] != kernel.module
+
+
+def usable_cache() -> str:
+    """Return the cache directory that Triton uses here (3.6.0 to 3.9.0: `knobs.cache.dir`), without importing it."""
+    if (triton := sys.modules.get("triton")) is not None and hasattr(triton, "knobs"):
+        return str(triton.knobs.cache.dir)
+    home = os.environ.get("TRITON_HOME") or os.path.expanduser("~")
+    return os.environ.get("TRITON_CACHE_DIR") or os.path.join(home, ".triton", "cache")
+
+
+def begin(
+    manifest: Manifest, *, allow: Iterable[str] = (), rank: str = "", jobs: int = 0, limit: float | None = None
+) -> Prefetch | None:
+    """Begin to compile a manifest as it was recorded; return what does so, or None where the device is not known.
+
+    No driver is asked that does not run already. Where the stamp says that all is warm, no helper is started.
+    """
+    device = _device(manifest)
+    if device is None:
+        return None
+    ahead = Prefetch(manifest, device, usable_cache(), allow=allow, rank=rank, jobs=jobs, limit=limit)
+    if not ahead.stamp.whole():
+        ahead.ask_recorded()
+    return ahead
+
+
+def _device(manifest: Manifest) -> Device | None:
+    """Return the live device where its driver runs already, else the one that all of a manifest was recorded on."""
+    active = _active_driver()
+    torch = sys.modules.get("torch")
+    if isinstance(getattr(active, "device", None), Device) or (
+        active is not None and torch is not None and torch.cuda.is_initialized()
+    ):
+        return live_device()
+    if len({environment.target for environment in manifest.environments}) != 1:
+        return None
+    return recorded_device(manifest.environments[0])
+
+
+def _active_driver() -> Any:
+    """Return Triton's driver if there is one already; to ask for `active` would make it (3.6.0 to 3.9.0)."""
+    module = sys.modules.get("triton.runtime.driver")
+    return vars(module.driver).get("_active") if module is not None else None
+
+
+_pending: Prefetch | None = None
+
+
+def put(ahead: Prefetch | None) -> None:
+    """Keep a prefetch for the replay of its manifest that follows; one that was kept before is ended."""
+    global _pending
+    if _pending is not None and _pending is not ahead:
+        _pending.close()
+    _pending = ahead
+
+
+def take(manifest: Manifest) -> Prefetch | None:
+    """Return the prefetch of this manifest, once; one of another manifest is ended."""
+    global _pending
+    ahead, _pending = _pending, None
+    if ahead is not None and ahead.digest != content(manifest):
+        ahead.close()
+        return None
+    return ahead
