@@ -68,3 +68,15 @@ def _parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
 def _slots(cls: type) -> tuple[str, ...]:
     slots = cls.__dict__.get("__slots__", ())
     return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def table_settings(found: dict[str, Any]) -> dict[str, int]:
+    """Return the row strides of the block tables among buffers, as settings by name.
+
+    Some kernels take such a stride without the table (vLLM's `reduce_segments`), so no tensor of the launch gives it.
+    """
+    return {
+        f"{name}.stride(0)": tensor.stride(0)
+        for name, tensor in found.items()
+        if "block_table" in name and tensor.dim() == 2 and not tensor.dtype.is_floating_point
+    }

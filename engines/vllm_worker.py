@@ -18,9 +18,11 @@ from ..manifest.settings import LOGGER, Settings
 from ..recorder.phase import ready
 from ..recorder.session import Recorder, start_from_environment
 from ..recorder.watch import Watch
+from ..replayer import prefetch
 from ..replayer.live import Live
 from ..replayer.session import ReplayError, Session
 from . import vllm_config
+from .runner import table_settings
 
 ALLOW = ("vllm", "triton_kernels", "fla")
 """Packages whose kernels vLLM launches; a manifest may have their modules imported."""
@@ -36,7 +38,28 @@ class WorkerSession:
         self._manifest: Manifest | None = None
         self._watch: Watch | None = None
         self._early_done = False
+        self._reported = False
         self._prepared = os.environ.get("TRITON_CACHE_DIR", "")
+        self._ahead: prefetch.Prefetch | None = None
+        if chosen.manifest:
+            self._guarded(self._begin)
+
+    def _begin(self) -> None:
+        """Compile what was recorded in another process, while this one initialises its device and loads weights."""
+        try:
+            manifest = file.load(self._chosen.manifest)
+        except JitreplayError:
+            return  # told when it is replayed
+        if self._mismatch(manifest, self._wrapper):
+            return
+        self._manifest = manifest
+        self._ahead = prefetch.begin(
+            manifest,
+            allow=(*ALLOW, *self._chosen.allow),
+            jobs=self._chosen.jobs,
+            limit=self._chosen.limit,
+            sharers=vllm_config.ranks_here(self._wrapper),
+        )
 
     @property
     def worker(self) -> Any:
@@ -72,15 +95,15 @@ class WorkerSession:
 
         _guarded(call)
 
-    def _describe(self) -> None:
+    def _describe(self, buffers: dict[str, Any] | None = None) -> None:
         if self._recorder is not None:
-            found = vllm_config.settings(self.worker)
+            found = vllm_config.settings(self.worker) | table_settings(buffers or {})
             self._recorder.describe(vllm_config.version(), vllm_config.rank(self.worker), found)
 
     def tables_ready(self) -> None:
         """The KV cache and the tables are there: the recorder learns the buffers and the number of blocks."""
         if self._recorder is not None:
-            self._describe()
+            self._describe(vllm_config.buffers(self.worker))
             self._recorder.watch_buffers(functools.partial(vllm_config.buffers, self.worker))
 
     def early(self) -> None:
@@ -103,11 +126,16 @@ class WorkerSession:
             return
         session = self._replay
         self._bring_cache()
-        session.live = Live(vllm_config.buffers(self.worker), vllm_config.settings(self.worker))
-        if not session.todo:
+        buffers = vllm_config.buffers(self.worker)
+        session.live = Live(buffers, vllm_config.settings(self.worker) | table_settings(buffers))
+        if self._reported:
             return
-        with self._context():
-            session.late(self._progress("late"))
+        self._reported = True
+        try:
+            with self._context():
+                session.late(self._progress("late"))
+        finally:
+            session.close()
         self._report()
 
     def ready(self) -> None:
@@ -120,7 +148,11 @@ class WorkerSession:
             self._recorder.watch_buffers(functools.partial(vllm_config.buffers, self.worker))
 
     def close(self) -> None:
-        """Say what was compiled while serving, and end the journal."""
+        """Say what was compiled while serving, and end the journal and what still compiles ahead."""
+        if self._replay is not None:
+            self._replay.close()
+        elif self._ahead is not None:
+            self._ahead.close()
         if self._watch is not None:
             self._watch.stop()
             if self._watch.compiles:
@@ -130,14 +162,19 @@ class WorkerSession:
 
     def _open(self) -> Session | None:
         try:
-            self._manifest = file.load(self._chosen.manifest)
-            if reason := self._mismatch(self._manifest):
+            if self._manifest is None:
+                self._manifest = file.load(self._chosen.manifest)
+            if reason := self._mismatch(self._manifest, self.worker):
                 raise JitreplayError(f"{self._chosen.manifest}: {reason}")
             self._replay = Session(
                 self._manifest,
                 (*ALLOW, *self._chosen.allow),
                 rank=vllm_config.rank(self.worker),
                 strict=self._chosen.strict,
+                jobs=self._chosen.jobs,
+                budget=self._chosen.budget,
+                limit=self._chosen.limit,
+                prefetch=self._ahead,
             )
         except ReplayError:
             raise
@@ -147,9 +184,9 @@ class WorkerSession:
             LOGGER.warning("no replay: %s", error)
         return self._replay
 
-    def _mismatch(self, manifest: Manifest) -> str:
+    def _mismatch(self, manifest: Manifest, worker: Any) -> str:
         """Return why this manifest is not for this model, or "". Only the architecture decides that."""
-        here = vllm_config.settings(self.worker).get("architecture")
+        here = vllm_config.architecture(worker)
         there = {e.settings.get("architecture") for e in manifest.environments} - {None}
         if here and there and here not in there:
             return f"recorded for {', '.join(sorted(map(str, there)))}, this server runs {here}"
@@ -190,8 +227,8 @@ class WorkerSession:
     def _report(self) -> None:
         assert self._replay is not None
         report = self._replay.report
-        for line in report.drift:
-            LOGGER.info("differs from the recording: %s", line)
+        for line in (*(f"differs from the recording: {line}" for line in report.drift), *report.notes):
+            LOGGER.info("%s", line)
         LOGGER.log(20 if report.warm else 30, "%s", report.summary())
         for result in report.results:
             if result.reason:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,3 +133,20 @@ def needed(kernel: Any) -> list[str]:
     """Return the files of the disk cache that a later process needs for a hit on this CompiledKernel."""
     group = getattr(kernel, "metadata_group", None) or {}
     return [path for name, path in group.items() if name.rpartition(".")[2] in ("json", "cubin", "hsaco")]
+
+
+def link(digest: str, cache: str) -> None:
+    """Link the entry of this hash from another cache directory into the present one, which lacks it.
+
+    A folder's name is the hash in base 32 (3.6.0 to 3.9.0: `get_cache_manager`). What cannot be linked is left.
+    """
+    from triton.runtime.cache import _base32
+
+    here, name = internals().knobs.cache.dir, _base32(digest)
+    if os.path.abspath(here) == os.path.abspath(cache) or os.path.exists(os.path.join(here, name)):
+        return
+    try:
+        os.makedirs(here, exist_ok=True)
+        os.symlink(os.path.join(cache, name), os.path.join(here, name), target_is_directory=True)
+    except OSError:
+        return

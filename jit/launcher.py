@@ -1,6 +1,6 @@
 """Building a kernel's launcher into Triton's cache without loading it, where Triton builds one per signature.
 
-Read on Triton 3.6.0 (CudaLauncher, HIPLauncher, `compile_module_from_src`). From 3.7 on one launcher serves all kernels.
+Read on Triton 3.6.0 (CudaLauncher, HIPLauncher, `compile_module_from_src`). From 3.7 on one launcher serves all.
 """
 
 from __future__ import annotations

@@ -26,6 +26,10 @@ class Unresolved(Exception):
     """A name of the manifest that this process cannot or must not resolve; the text is the reason."""
 
 
+class Absent(Unresolved):
+    """A kernel that is not there, but may come: the function that makes it runs later, or the program is its module."""
+
+
 def triton_packages() -> set[str]:
     """Return the top-level packages of installed distributions that declare a dependency on Triton or torch.
 
@@ -58,7 +62,7 @@ class Resolver:
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         self._allow = {name.partition(".")[0] for name in allow}
-        self._found: dict[tuple[str, str, str], Any] = {}
+        self._found: dict[tuple[str, str, str], list[Any]] = {}
         self._errors: dict[str, str] = {}
         self._live: dict[tuple[str, str], list[Any]] | None = None
 
@@ -86,42 +90,55 @@ class Resolver:
             self._errors[name] = f"module {name} cannot be imported: {type(error).__name__}: {_first_line(error)}"
         raise Unresolved(self._errors[name])
 
+    def refresh(self) -> None:
+        """Forget what was not found, and which kernels are alive: the program went on."""
+        self._live = None
+        self._errors.clear()
+
     def kernel(self, kernel: Kernel) -> Any:
         """Return the live JITFunction of a kernel: by name, else by fingerprint among those that exist.
 
-        The one found by name may have another fingerprint: it is the kernel as it is now. Raises Unresolved.
+        The one found by name may have another fingerprint: it is the kernel as it is now. One that a function made, or
+        that was rewritten from another, is never found by name alone. Raises Unresolved, Absent where it may yet come.
         """
-        if kernel.identity not in self._found:
-            self._found[kernel.identity] = self._find(kernel)
-        return self._found[kernel.identity]
+        return self.kernels(kernel)[0]
 
-    def _find(self, kernel: Kernel) -> Any:
-        names = [kernel.module] if kernel.module != "__main__" or not kernel.main else ["__main__", kernel.main]
+    def kernels(self, kernel: Kernel) -> list[Any]:
+        """Return the live JITFunctions of a kernel as `kernel` does; several where a function made it several times."""
+        found = self._found.get(kernel.identity)
+        if found is None:
+            found = self._found[kernel.identity] = self._find(kernel, internals().JITFunction, kernel.named)
+        return found
+
+    def _find(self, wanted: Kernel, cls: type, named: bool) -> list[Any]:
         reason, changed = "", None
-        for name in names:
+        for name in _modules(wanted):
             try:
-                fn = self._by_name(name, kernel.qualname)
+                fn = self._by_name(name, wanted.qualname, cls)
             except Unresolved as error:
                 reason = reason or str(error)
                 continue
-            if cached_fingerprint(fn) == kernel.fingerprint:
-                return fn
-            if name == kernel.module:
-                changed = fn
-        for fn in self._by_gc(kernel):
-            if cached_fingerprint(fn) == kernel.fingerprint:
-                return fn
+            if cached_fingerprint(fn) == wanted.fingerprint:
+                return [fn]
+            changed = fn if name == wanted.module else changed
+        alive = [fn for fn in self._by_gc(wanted) if isinstance(fn, cls)]
+        if same := [fn for fn in alive if cached_fingerprint(fn) == wanted.fingerprint]:
+            return same
         # Another program's `__main__` is another module: only an equal source makes it the same kernel.
-        if changed is not None and kernel.module != "__main__":
-            return changed
-        if kernel.module == "__main__":
-            raise Unresolved("recorded under __main__, and no kernel here has its source: move it into a module")
-        raise Unresolved(reason or f"{kernel.name} is not there")
+        if wanted.module == "__main__":
+            raise Absent("recorded under __main__, and no kernel here has its source: move it into a module")
+        if changed is None and len(alive) == 1:
+            (changed,) = alive  # held by an object that cannot be looked into
+        if named and changed is not None:
+            return [changed]
+        if changed is not None:
+            reason = f"{wanted.name} has another source here, and it was one of many of that name"
+        raise (Unresolved if named else Absent)(reason or f"{wanted.name} is not there")
 
-    def _by_name(self, module: str, qualname: str) -> Any:
+    def _by_name(self, module: str, qualname: str, cls: type) -> Any:
         value = self._walk(module, qualname)
-        found = unwrap(value)
-        if found is None:
+        found = unwrap(value) or value
+        if not isinstance(found, cls):
             raise Unresolved(f"{module}.{qualname} is no Triton kernel here, but a {type(value).__name__}")
         return found
 
@@ -141,15 +158,14 @@ class Resolver:
     def _by_gc(self, kernel: Kernel) -> list[Any]:
         """Return live kernels of the same qualified name, wherever they are held (closures, rewritten sources)."""
         if self._live is None:
-            cls = internals().JITFunction
+            cls = internals().JITCallable
             self._live = {}
             for thing in gc.get_objects():
                 if issubclass(type(thing), cls):  # `isinstance` would ask objects for `__class__`
-                    self._live.setdefault((thing.module, thing.fn.__qualname__), []).append(thing)
-        mains = {kernel.module, kernel.main} - {""}
+                    self._live.setdefault((thing.fn.__module__, thing.fn.__qualname__), []).append(thing)
         if kernel.module == "__main__":
             return [fn for (_, name), found in self._live.items() if name == kernel.qualname for fn in found]
-        return [fn for module in mains for fn in self._live.get((module, kernel.qualname), [])]
+        return [fn for module in _modules(kernel) for fn in self._live.get((module, kernel.qualname), [])]
 
     @staticmethod
     def fingerprint(fn: Any) -> str:
@@ -164,13 +180,8 @@ class Resolver:
             return []
 
     def function(self, kernel: Kernel) -> Any:
-        """Return a JITFunction or constexpr function that is passed as a value. Raises Unresolved."""
-        value = self._walk(kernel.module, kernel.qualname)
-        found = unwrap(value)
-        value = found if found is not None else value
-        if not isinstance(value, internals().JITCallable):
-            raise Unresolved(f"{kernel.name} is no Triton function here")
-        return value
+        """Return a JITFunction or constexpr function that is passed as a value, as `kernel` does. Raises Unresolved."""
+        return self._find(kernel, internals().JITCallable, "<locals>" not in kernel.qualname)[0]
 
     def cls(self, module: str, qualname: str) -> type:
         """Return an enum, named tuple or Gluon layout class. Raises Unresolved for anything else."""
@@ -182,6 +193,15 @@ class Resolver:
         ):
             return value
         raise Unresolved(f"{module}.{qualname} is no enum, named tuple or layout class")
+
+
+def _modules(kernel: Kernel) -> list[str]:
+    """Return the modules to look in for a kernel: its own, and the one that stands for it where one of both is run."""
+    if kernel.module == "__main__":
+        return ["__main__", *filter(None, [kernel.main])]
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    # Run by `python -m`, it is there already, and an import would make it a second time.
+    return ["__main__"] if spec is not None and spec.name == kernel.module else [kernel.module]
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,7 +1,8 @@
 """What a kernel is: its name, its wrappers, its parameters, and a fingerprint of its source.
 
 The fingerprint covers the kernel's own text, the text of all functions it calls and the constants it captures, not
-its line or file: a kernel that only moved is the same. Triton's own `cache_key` also holds the line, and freezes
+its line or file: a kernel that only moved is the same. Triton's own functions count by name, so that another Triton
+does not make it another kernel. Triton's own `cache_key` also holds the line, and freezes
 at the first compile (Triton 3.6.0 to 3.9.0, `JITCallable.cache_key`), so it is not used.
 """
 
@@ -11,6 +12,8 @@ import ast
 import hashlib
 import inspect
 import sys
+import textwrap
+import types
 import weakref
 from typing import Any
 
@@ -81,6 +84,8 @@ def _describe(value: Any, above: tuple[int, ...]) -> str:
     """Return a text for a captured value. Only listed kinds are looked into; of others only the type counts."""
     names = internals()
     if isinstance(value, names.JITCallable):
+        if value.fn.__module__.partition(".")[0] == "triton":
+            return f"{value.fn.__module__}.{value.fn.__qualname__}"
         return _fingerprint(value, above)
     inner = getattr(value, "fn", None)
     if isinstance(value, (names.Autotuner, names.Heuristics)):
@@ -94,8 +99,17 @@ def _describe(value: Any, above: tuple[int, ...]) -> str:
         return f"{kind.__name__}[{', '.join(_describe(item, above) for item in value)}]"
     if kind.__name__ == "dtype" and kind.__module__.split(".")[0] in ("triton", "torch"):
         return f"dtype {value}"
+    if kind is types.FunctionType and value.__module__.partition(".")[0] != "triton":
+        return f"function {_text(value)}"  # what a constexpr function calls
     name = getattr(value, "__qualname__", None) if callable(value) else None
     return f"{kind.__module__}.{kind.__qualname__}" + (f" {value.__module__}.{name}" if isinstance(name, str) else "")
+
+
+def _text(function: Any) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(function))
+    except (OSError, TypeError):
+        return f"{function.__module__}.{function.__qualname__}"
 
 
 def chain(value: Any) -> list[Any]:
@@ -129,6 +143,7 @@ def kernel(fn: Any) -> Kernel:
         module = sys.modules.get("__main__")
         spec = getattr(module, "__spec__", None)
         main = spec.name if spec is not None else ""
+    wrappers, named = _held(fn)
     return Kernel(
         fn.module,
         python.__qualname__,
@@ -144,9 +159,10 @@ def kernel(fn: Any) -> Kernel:
             )
             for param in fn.params
         ),
-        _wrappers(fn),
+        wrappers,
         bool(fn.is_gluon()),
         main,
+        named,
     )
 
 
@@ -163,12 +179,21 @@ def cached_fingerprint(fn: Any) -> str:
     return value
 
 
-def _wrappers(fn: Any) -> tuple[str, ...]:
-    value: Any = sys.modules.get(fn.module)
+def _held(fn: Any) -> tuple[tuple[str, ...], bool]:
+    """Return the classes around a kernel as its module's own name shows them, and whether that name leads to it.
+
+    It does not for one that a function made, nor for one of many rewritten from one source. An object of a third party
+    that cannot be looked into is taken to.
+    """
+    if "<locals>" in fn.fn.__qualname__:
+        return (), False
+    value: Any = sys.modules.get(fn.module, _MISSING)
     for part in fn.fn.__qualname__.split("."):
         value = getattr(value, "__dict__", {}).get(part, _MISSING)
         value = getattr(value, "__func__", value)
     found = chain(value) if value is not _MISSING else []
-    if not found or found[-1] is not fn:
-        return ()
-    return tuple(f"{type(item).__module__}.{type(item).__qualname__}" for item in found[:-1])
+    if not found:
+        return (), value is not _MISSING
+    if found[-1] is not fn:
+        return (), False
+    return tuple(f"{type(item).__module__}.{type(item).__qualname__}" for item in found[:-1]), True

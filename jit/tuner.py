@@ -49,6 +49,7 @@ class TunerHook:
     ) -> None:
         self._on_choice, self._on_error = on_choice, on_error
         self._on = False
+        self._timings = threading.local()
         self._tuners: list[weakref.ref[Any]] = []
         self._originals: tuple[Any, Any] | None = None
         self._wrappers: tuple[Any, Any] | None = None
@@ -85,10 +86,12 @@ class TunerHook:
         self._tuners.clear()
         self._originals = self._wrappers = None
 
-    def decided(self, tuner: Any, key: Any, config: Any) -> None:
+    def decided(self, tuner: Any, key: Any, config: Any, timings: dict[Any, float] | None = None) -> None:
+        """Report a decision, with the times that this thread took for it unless `timings` are given."""
         if not self._on:
             return
-        timings = getattr(_local, "timings", {}).pop(id(tuner), {})
+        if timings is None:
+            timings = getattr(self._timings, "of", {}).pop(id(tuner), {})
         try:
             self._on_choice(tuner, key, config, timings)
         except Exception as error:
@@ -101,6 +104,17 @@ class TunerHook:
             self._tuners.append(weakref.ref(tuner))
             for key, config in list(cache.items()):
                 self.decided(tuner, key, config)
+
+    def _adopt_late(self, tuner: Any) -> None:
+        """Adopt a tuner whose class gave it another dict after `Autotuner.__init__`."""
+        try:
+            cache = getattr(tuner, "cache", None)
+            while isinstance(cache, _NoticingCache) and cache.hook is not self:
+                cache = cache.original
+            if not isinstance(cache, _NoticingCache):
+                self._adopt(tuner)
+        except Exception as error:
+            self._on_error(error)
 
     def _wrap_init(self, original: Any) -> Any:
         hook = self
@@ -122,15 +136,16 @@ class TunerHook:
         def _bench(tuner: Any, *args: Any, config: Any, **kwargs: Any) -> Any:
             if not hook._on:
                 return original(tuner, *args, config=config, **kwargs)
+            hook._adopt_late(tuner)
             before, _local.benching = benching(), (tuner, config)
             try:
                 timing = original(tuner, *args, config=config, **kwargs)
             finally:
                 _local.benching = before
-            if not hasattr(_local, "timings"):
-                _local.timings = {}
+            if not hasattr(hook._timings, "of"):
+                hook._timings.of = {}
             median = timing[0] if isinstance(timing, (list, tuple)) and timing else timing
-            _local.timings.setdefault(id(tuner), {})[config] = median
+            hook._timings.of.setdefault(id(tuner), {})[config] = median
             return timing
 
         _bench._jitreplay = hook, original  # type: ignore[attr-defined]
@@ -170,6 +185,16 @@ def replaces_run(tuner: Any) -> bool:
     return getattr(type(tuner).run, "__module__", "") != internals().Autotuner.__module__
 
 
-def restore(tuner: Any, key: Any, config: Any) -> None:
-    """Put a live config object into an autotuner's cache; not told to a recorder, which has it already."""
-    dict.__setitem__(tuner.cache, key, config)
+def prunes(tuner: Any) -> bool:
+    """Whether an autotuner times a part of its configs only (3.6.0 to 3.9.0: `prune_configs_by`)."""
+    return bool(getattr(tuner, "early_config_prune", None) or getattr(tuner, "perf_model", None))
+
+
+def restore(tuner: Any, key: Any, config: Any, timings: dict[Any, float] | None = None) -> None:
+    """Put a live config object into an autotuner's cache; a recorder is told of it with the recorded timings."""
+    cache = tuner.cache
+    dict.__setitem__(cache, key, config)
+    while isinstance(cache, _NoticingCache):
+        cache.hook.decided(tuner, key, config, timings or {})
+        cache = cache.original
+        dict.__setitem__(cache, key, config)

@@ -163,12 +163,7 @@ def as_data(found: Diff) -> dict[str, Any]:
                     "from": c.before.digest,
                     "to": c.after.digest,
                     "args": [
-                        {
-                            "name": name,
-                            "from": words.class_of(a),
-                            "to": words.class_of(b),
-                            "text": words.sentence(name, a, b),
-                        }
+                        dict(zip(("name", "from", "to"), (name, *words.sides(a, b)), strict=True))
                         for name, a, b in c.args
                     ],
                 }

@@ -27,7 +27,7 @@ from .values import Value
 
 SUFFIX = ".journal"
 _WHAT = "journal"
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
 
 
 class VariantEvent(msgspec.Struct, array_like=True):

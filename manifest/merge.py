@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -82,8 +83,21 @@ def merge_files(sources: Iterable[str | os.PathLike[str]]) -> Merged:
             merged.notes.append(
                 f"{path}: its {len(part.variants)} events were left out, since it says not where it ran"
             )
+    merged.notes.extend(_disagreements(parts))
     merged.manifest = merge(_without_losers(parts))
     return merged
+
+
+def _disagreements(parts: list[Manifest]) -> list[str]:
+    """Say which autotuner choices differ between recordings; `_join_choice` is the rule that settles them."""
+    found: dict[Any, dict[Any, list[Choice]]] = {}
+    for choice in (choice for part in parts for choice in part.choices):
+        config = frozenset((*choice.kwargs, *choice.options))
+        found.setdefault(choice.identity, {}).setdefault(config, []).append(choice)
+    return [
+        f"{name}: {count} autotuner choices differ between recordings; of each, the fastest config stays for all ranks"
+        for name, count in sorted(Counter(i[0][0] + "." + i[0][1] for i, by in found.items() if len(by) > 1).items())
+    ]
 
 
 def _without_losers(parts: list[Manifest]) -> list[Manifest]:
@@ -235,7 +249,7 @@ def _join_facts(a: Variant, b: Variant) -> Variant:
 
 def _rest(v: Variant) -> tuple[bool, bytes]:
     """Sort key of facts of one level: those with a grid first, then whichever bytes are less."""
-    return (v.grid is None, _bytes([[(arg.value, arg.spec) for arg in v.args], v.grid, v.options]))
+    return (v.grid is None, _bytes([[(arg.value, arg.spec) for arg in v.args], v.grid, v.options, v.keywords]))
 
 
 def _derivations(v: Variant) -> set[tuple[int, str]]:

@@ -71,7 +71,9 @@ class Param(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 class Kernel(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=True):
     """A JITFunction by name and source. `wrappers` are the classes between the module's name and the JITFunction,
-    outermost first; `fingerprint` covers its text, its callees and captured constants, not its place in a file."""
+    outermost first; `fingerprint` covers its text, its callees and captured constants, not its place in a file.
+    `main` is the module that `__main__` was run from, if it was one. `named` says that the module's name led to it: not
+    to one that a function made, or that was rewritten from another."""
 
     module: str
     qualname: str
@@ -80,6 +82,7 @@ class Kernel(msgspec.Struct, frozen=True, array_like=True, gc=False, cache_hash=
     wrappers: tuple[str, ...] = ()
     gluon: bool = False
     main: str = ""
+    named: bool = True
 
     @property
     def name(self) -> str:

@@ -19,13 +19,15 @@ class SettingError(JitreplayError):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the variables `JITREPLAY_*` say. `budget` is in seconds, None without one; `jobs` 0 means by free cores."""
+    """What the variables `JITREPLAY_*` say. `budget` and `limit` are in seconds, None where not given: of a whole replay, of
+    one compile. `jobs` 0 means by free cores."""
 
     record: str = ""
     manifest: str = ""
     cache: str = ""
     budget: float | None = None
     jobs: int = 0
+    limit: float | None = None
     strict: bool = False
     report: str = ""
     log: str = ""
@@ -48,6 +50,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         cache=get("CACHE"),
         budget=seconds("JITREPLAY_BUDGET", get("BUDGET")) if get("BUDGET") else None,
         jobs=number("JITREPLAY_JOBS", get("JOBS")) if get("JOBS") else 0,
+        limit=seconds("JITREPLAY_LIMIT", get("LIMIT")) if get("LIMIT") else None,
         strict=flag("JITREPLAY_STRICT", get("STRICT")),
         report=get("REPORT"),
         log=get("LOG"),

@@ -185,6 +185,13 @@ def sentence(name: str, before: Argument, after: Argument) -> str:
     return f"{name}: {was} -> {now}{tail}"
 
 
+def sides(before: Argument, after: Argument) -> tuple[str, str]:
+    """Return both sides of a difference, such as `multiple of 16 (32)` and `other (7)`."""
+    was, now = class_of(before), class_of(after)
+    values = (text(before.value), text(after.value))
+    return (was, now) if (was, now) == values else (f"{was} ({values[0]})", f"{now} ({values[1]})")
+
+
 def class_of(arg: Argument) -> str:
     """Return the part of an argument that is in the key, in words: a class, or the value where it is a constant."""
     if isinstance(arg.value, Tensor):

@@ -44,6 +44,7 @@ class Ahead:
         rank: str,
         jobs: int,
         budget: float | None,
+        limit: float | None,
     ) -> None:
         self._warmer, self._jobs, self._budget = warmer, jobs, budget
         device = live_device()
@@ -53,7 +54,12 @@ class Ahead:
             prefetch.close()
             prefetch = None
         self._prefetch = prefetch or Prefetch(
-            *(manifest, device, usable_cache()), allow=allow, rank=rank, jobs=jobs, launchers=not is_headless()
+            *(manifest, device, usable_cache()),
+            allow=allow,
+            rank=rank,
+            jobs=jobs,
+            limit=limit,
+            launchers=not is_headless(),
         )
         self._tally = Tally()
         self._stamped = self._prefetch.stamp.whole()
@@ -121,10 +127,10 @@ class Ahead:
         key = self._waits.get(id(form))
         if key is None and is_recorded_form(form):
             key = variant.digest
-        if key is not None and (why := self._prefetch.quarantine.why(variant.kernel, key)):
-            if self._is_missing(planned, form):
-                text = f"in quarantine: {why}; delete {self._prefetch.quarantine.path} to try it again"
-                return Result(variant, Outcome.SKIPPED, text)
+        why = self._prefetch.quarantine.why(variant.kernel, key) if key is not None else ""
+        if why and self._is_missing(planned, form):
+            text = f"in quarantine: {why}; delete {self._prefetch.quarantine.path} to try it again"
+            return Result(variant, Outcome.SKIPPED, text)
         answer: Answer | None = None
         if key is not None and id(form) in self._waits and self._prefetch.asked(variant.kernel, key):
             left = None if deadline is None else deadline - time.monotonic()
@@ -133,6 +139,8 @@ class Ahead:
                 return Result(variant, Outcome.SKIPPED, OVER)
         if answer is not None and self._is_final(planned, answer):
             return self._broke(planned, key or "", answer)
+        if answer is not None and answer.hash:
+            disk.link(answer.hash, self._prefetch.cache)  # the program may have moved its cache directory since
         result = self._warmer.warm(planned, form, answer)
         if result.outcome is Outcome.FAILED:
             self._tally.bad(result.reason)
@@ -158,7 +166,7 @@ class Ahead:
         return Result(planned.variant, Outcome.FAILED, answer.reason)
 
     def close(self, report: Report, complete: bool) -> None:
-        """End the helper; put in quarantine what broke it, and stamp the cache of a replay that is complete and warm."""
+        """End the helper; quarantine what broke it, and stamp the cache of a replay that is complete and warm."""
         self._prefetch.close()
         if self._tally.stopped and not report.stopped:
             report.stopped = self._tally.stopped

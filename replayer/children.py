@@ -36,11 +36,11 @@ class Children:
         self.why_lost = ""
         self._answers: dict[int, Answer] = {}
         self._asked = 0
-        self._lost = False
+        self._lost = self._closing = False
         self._ready = 0.0
         self._changed = threading.Condition()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._errors: Any = tempfile.TemporaryFile()
+        self._errors: Any = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the helper
         self._process = subprocess.Popen(
             [sys.executable, "-m", MODULE],
             stdin=subprocess.PIPE,
@@ -92,6 +92,7 @@ class Children:
 
     def close(self) -> None:
         """End the helper with all that it started, within `PATIENCE`."""
+        self._closing = True
         self._outgoing.put(None)
         try:
             self._process.wait(PATIENCE)
@@ -128,7 +129,7 @@ class Children:
         except (OSError, ValueError, msgspec.DecodeError) as error:
             why = f"{type(error).__name__}: {error}"
         with self._changed:
-            self.why_lost = why or self._last_words()
+            self.why_lost = "" if self._closing else why or self._last_words()
             self._lost = True
             self._changed.notify_all()
 

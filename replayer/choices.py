@@ -17,7 +17,8 @@ def restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
 
     The live config object equal by value is used, with its hooks. Not restored, so that Triton tunes as ever: a choice
     of another device model, of a kernel whose source changed, and of a config that is no longer offered. A list that
-    changed but still has the winner keeps it, and says so.
+    changed but still has the winner keeps it, and says so. The function that prunes configs is not asked: where it
+    would drop the winner now, the winner is still used, as Triton uses one that it chose earlier in the process.
     """
     try:
         return _restore(choice, device, resolver)
@@ -41,13 +42,27 @@ def _restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
     key = tuple(rebuild(value, resolver) for value in choice.key)
     if key in tuner.cache:
         return ChoiceResult(choice, True, "" if tuner.cache[key] is live else "the live choice differs and was kept")
-    tuners.restore(tuner, key, live)
-    timed, offered = {name for name, _ in choice.timings}, {str(config) for config in tuner.configs}
-    changed = bool(timed) and not timed <= offered
-    notes = ["the list of configs changed; the recorded winner is still in it"] if changed else []
+    tuners.restore(tuner, key, live, dict(choice.timings))
+    notes = _changes({_bare(name) for name, _ in choice.timings}, tuner)
     if tuners.replaces_run(tuner):
         notes.append(f"{type(tuner).run.__module__} replaced the autotuner's run and may not look for it there")
     return ChoiceResult(choice, True, "; ".join(notes))
+
+
+def _changes(timed: set[str], tuner: Any) -> list[str]:
+    """Return what changed in the list of configs since they were timed, in words. A pruned list is shorter anyway."""
+    offered = {_bare(str(config)) for config in tuner.configs}
+    if not timed or timed == offered:
+        return []
+    if timed <= offered:
+        grown = [] if tuners.prunes(tuner) else [f"{len(offered - timed)} configs were added"]
+        return [f"{text}; the recorded winner stays" for text in grown]
+    return ["the list of configs changed; the recorded winner is still in it"]
+
+
+def _bare(config: str) -> str:
+    """Return a config's text as all Tritons write it: from 3.9 on it ends with the override of its IR."""
+    return config.removesuffix(", ir_override: None")
 
 
 def _value(config: Any) -> dict[str, Any]:

@@ -8,24 +8,29 @@ from typing import Any
 import msgspec
 
 from ..jit.options import refused
-from ..jit.resolve import Resolver, Unresolved
+from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.model import PHASE_WEIGHT, Manifest, Variant
 from .outcome import Outcome, Result
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """A variant to replay, its live kernel, and whether that kernel's source is another than recorded."""
+    """A variant to replay, its live kernel, and whether that kernel's source is another than recorded.
+
+    `twins` are other live kernels of the same name and source: a function made them. Triton caches for each.
+    """
 
     variant: Variant
     fn: Any
     changed: bool
+    twins: tuple[Any, ...] = ()
 
 
 class Plan(msgspec.Struct):
-    """What to replay, dearest and most needed first, and what was dropped."""
+    """What to replay, dearest and most needed first, what was dropped, and what waits for its kernel, with the reason."""
 
     todo: list[Planned] = []
     dropped: list[Result] = []
+    absent: list[tuple[Variant, str]] = []
 
 
 def order(variants: Iterable[Variant], rank: str = "") -> list[Variant]:
@@ -54,7 +59,9 @@ def make_plan(manifest: Manifest, backend: str, resolver: Resolver, rank: str = 
     for variant in order(manifest.variants, rank):
         try:
             applies(manifest, variant, backend, rank, stages)
-            plan.todo.append(_planned(variant, resolver))
+            plan.todo.append(planned(variant, resolver))
+        except Absent as reason:
+            plan.absent.append((variant, str(reason)))
         except Unresolved as reason:
             plan.dropped.append(Result(variant, Outcome.SKIPPED, str(reason)))
     return plan
@@ -82,15 +89,21 @@ def applies(manifest: Manifest, variant: Variant, backend: str, rank: str, stage
         raise Unresolved(reason)
 
 
-def _planned(variant: Variant, resolver: Resolver) -> Planned:
-    fn = resolver.kernel(variant.kernel)
+def planned(variant: Variant, resolver: Resolver) -> Planned:
+    """Plan one variant. Raises Unresolved, Absent where its kernel may yet come."""
+    fn, *twins = resolver.kernels(variant.kernel)
+    check_parameters(variant, fn)
+    return Planned(variant, fn, resolver.fingerprint(fn) != variant.kernel.fingerprint, tuple(twins))
+
+
+def check_parameters(variant: Variant, fn: Any) -> None:
+    """Raise Unresolved unless a live kernel has the parameters that were recorded."""
     found = [param.name for param in fn.params]
     recorded = [param.name for param in variant.kernel.params]
     if found != recorded:
         raise Unresolved(f"the kernel's parameters changed: recorded {_names(recorded)}, now {_names(found)}")
     if len(variant.args) != len(found):
         raise Unresolved(f"{len(variant.args)} arguments were recorded for {len(found)} parameters")
-    return Planned(variant, fn, resolver.fingerprint(fn) != variant.kernel.fingerprint)
 
 
 def _names(names: list[str]) -> str:

@@ -29,7 +29,8 @@ MEMORY = 8 << 30
 class Prefetch:
     """A helper's work for one manifest on one device, into one cache directory.
 
-    `allow` names the packages that a helper may import, beside those that this process has imported.
+    `allow` names the packages that a helper may import, beside those that this process has imported. `sharers` is how
+    many processes of this host do the same at the same time.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Prefetch:
         rank: str = "",
         jobs: int = 0,
         limit: float | None = None,
+        sharers: int = 1,
         launchers: bool = True,
     ) -> None:
         self.manifest, self.device, self.cache, self.rank = manifest, device, os.path.abspath(cache), rank
@@ -51,7 +53,8 @@ class Prefetch:
         self.stamp = Stamp(self.cache, self.digest, tools, rank)
         self.children: Children | None = None
         self._allow = tuple(allow)
-        self._jobs, self._limit, self._launchers = jobs, limit or LIMIT, launchers
+        self._jobs = jobs or max(1, free_cores() // max(1, sharers))
+        self._limit, self._launchers = limit or LIMIT, launchers
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def start(self, variants: Iterable[Variant]) -> None:
@@ -68,7 +71,7 @@ class Prefetch:
             [path for path in map(os.path.abspath, sys.path) if os.path.exists(path)],
             sorted(tops),
             list(modules),
-            self._jobs or free_cores(),
+            self._jobs,
             self._limit,
             MEMORY,
             self._launchers,
@@ -143,7 +146,13 @@ def usable_cache() -> str:
 
 
 def begin(
-    manifest: Manifest, *, allow: Iterable[str] = (), rank: str = "", jobs: int = 0, limit: float | None = None
+    manifest: Manifest,
+    *,
+    allow: Iterable[str] = (),
+    rank: str = "",
+    jobs: int = 0,
+    limit: float | None = None,
+    sharers: int = 1,
 ) -> Prefetch | None:
     """Begin to compile a manifest as it was recorded; return what does so, or None where the device is not known.
 
@@ -152,7 +161,16 @@ def begin(
     device = _device(manifest)
     if device is None:
         return None
-    ahead = Prefetch(manifest, device, usable_cache(), allow=allow, rank=rank, jobs=jobs, limit=limit)
+    headless = isinstance(getattr(_active_driver(), "device", None), Device)
+    ahead = Prefetch(
+        *(manifest, device, usable_cache()),
+        allow=allow,
+        rank=rank,
+        jobs=jobs,
+        limit=limit,
+        sharers=sharers,
+        launchers=not headless,
+    )
     if not ahead.stamp.whole():
         ahead.ask_recorded()
     return ahead

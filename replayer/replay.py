@@ -54,6 +54,7 @@ def replay(
             strictly,
             chosen.jobs if jobs is None else jobs,
             chosen.budget if budget is None else budget,
+            chosen.limit,
             progress,
         )
     except JitreplayError as error:
@@ -71,12 +72,12 @@ def _replay(
     strict: bool,
     jobs: int,
     budget: float | None,
+    limit: float | None,
     progress: Progress | None,
 ) -> Report:
     found = _manifest(manifest)
-    session = Session(
-        found, allow, load=load, strict=strict, jobs=jobs, budget=budget, prefetch=prefetching.take(found)
-    )
+    ahead = prefetching.take(found)
+    session = Session(found, allow, load=load, strict=strict, jobs=jobs, budget=budget, limit=limit, prefetch=ahead)
     try:
         session.restore_choices()
         session.late(progress)
@@ -108,7 +109,7 @@ def prefetch(
             return False
         found = _manifest(manifest or chosen.manifest)
         ahead = prefetching.begin(
-            found, allow=(*allow, *chosen.allow), jobs=chosen.jobs if jobs is None else jobs, limit=None
+            found, allow=(*allow, *chosen.allow), jobs=chosen.jobs if jobs is None else jobs, limit=chosen.limit
         )
     except (JitreplayError, OSError) as error:
         LOGGER.warning("nothing is compiled ahead: %s", error)

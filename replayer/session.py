@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from ..jit.environment import device, live_target, variables
 from ..jit.internals import internals
 from ..jit.listener import Listener
-from ..jit.resolve import Resolver
+from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.derivation import Survivors
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Environment, Manifest
@@ -18,8 +18,10 @@ from .choices import restore
 from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, Outcome, Report, Result
 from .plan import Planned, make_plan
+from .plan import planned as plan_one
 from .prefetch import Prefetch
 from .progress import Progress
+from .waiting import WAITS, Waiting
 from .warm import Warmer
 
 
@@ -45,6 +47,7 @@ class Session:
         strict: bool = False,
         jobs: int = 0,
         budget: float | None = None,
+        limit: float | None = None,
         prefetch: Prefetch | None = None,
     ) -> None:
         self.manifest, self.live = manifest, Live()
@@ -62,7 +65,9 @@ class Session:
             self.report.results.extend(plan.dropped)
             self.report.drift = drift(manifest.environments)
             self._warmer = Warmer(manifest, resolver, self._listener, self._stage, load)
-            self._ahead = Ahead(manifest, self._warmer, prefetch, allow, rank, jobs, budget)
+            self._absent = plan.absent
+            self.waiting = Waiting(resolver, self.report, self._warm_late)
+            self._ahead = Ahead(manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -80,15 +85,55 @@ class Session:
 
     def early(self, progress: Progress | None = None) -> None:
         """Replay what needs none of the runner's tables; the rest stays planned."""
+        self._look_again()
         now = [p for p in self.todo if not needs_late(p.variant, self._survivors, self.live)]
         self._run(now, progress)
         done = set(map(id, now))
         self.todo = [planned for planned in self.todo if id(planned) not in done]
 
     def late(self, progress: Progress | None = None) -> None:
-        """Replay what is still planned."""
+        """Replay what is still planned. What then has no kernel is bound when one appears, until `waiting.stop()`."""
+        self._look_again()
         self._run(self.todo, progress)
         self.todo = []
+        for variant, reason in self._absent:
+            self.report.results.append(Result(variant, Outcome.SKIPPED, reason + WAITS))
+            self.waiting.watch(variant)
+        self._absent = []
+        self.waiting.start()
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is anything left for `late`."""
+        return bool(self.todo or self._absent)
+
+    def _look_again(self) -> None:
+        """Plan what had no kernel when it was looked for last."""
+        if not self._absent:
+            return
+        with self._stage("plan"), self._stage("total"):
+            self._resolver.refresh()
+            absent, self._absent = self._absent, []
+            for variant, _ in absent:
+                try:
+                    self.todo.append(plan_one(variant, self._resolver))
+                except Absent as reason:
+                    self._absent.append((variant, str(reason)))
+                except Unresolved as reason:
+                    self.report.results.append(Result(variant, Outcome.SKIPPED, str(reason)))
+
+    def _warm_late(self, planned: Planned) -> Result:
+        """Warm a variant whose kernel appeared after the replay, in the thread that launches it."""
+        self._listener.install()
+        try:
+            return self._all_forms(
+                planned, [self._warmer.warm(planned, form) for form in self._forms(planned)]
+            )
+        finally:
+            self._listener.uninstall()
+
+    def _forms(self, planned: Planned) -> list[Form]:
+        return forms(planned.variant, self._survivors, self.live)
 
     def _run(self, todo: list[Planned], progress: Progress | None) -> None:
         self._listener.install()
@@ -97,7 +142,7 @@ class Session:
                 deadline = None
                 if self._budget is not None:
                     deadline = time.monotonic() + self._budget - self.report.seconds["total"]
-                work = [(planned, forms(planned.variant, self._survivors, self.live)) for planned in todo]
+                work = [(planned, self._forms(planned)) for planned in todo]
                 self._ahead.prepare(work)
                 for done, (planned, shapes) in enumerate(work):
                     if progress is not None:
@@ -124,13 +169,24 @@ class Session:
             for done, planned in enumerate(self.todo):
                 if progress is not None:
                     progress(done, len(self.todo), planned.variant.kernel.name)
-                form = forms(planned.variant, self._survivors, self.live)[0]
-                self.report.results.append(self._warmer.check(planned, form))
+                self.report.results.append(self._warmer.check(planned, self._forms(planned)[0]))
+            for variant, reason in self._absent:
+                self.report.results.append(Result(variant, Outcome.SKIPPED, reason))
             self.todo = []
 
     def warm(self, planned: Planned, shapes: list[Form], deadline: float | None = None) -> Result:
         """Compile and load every form of one variant; every failure is an outcome."""
-        results = [self._ahead.warm(planned, form, deadline) for form in shapes]
+        result = self._all_forms(planned, [self._ahead.warm(planned, form, deadline) for form in shapes])
+        if not planned.variant.kernel.named:
+            self.waiting.watch(planned.variant, planned.fn)
+        for fn in planned.twins:
+            twin = Planned(planned.variant, fn, planned.changed)
+            for form in shapes:
+                self._warmer.warm(twin, form)
+            self.waiting.watch(planned.variant, fn)
+        return result
+
+    def _all_forms(self, planned: Planned, results: list[Result]) -> Result:
         first = results[0]
         if len(results) == 1 or first.outcome in NOT_WARM:
             return first

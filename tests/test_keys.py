@@ -27,8 +27,8 @@ for group in groups:
             launch()
         except Exception as error:
             raised[name] = [type(error).__name__, str(error).partition(" at 0x")[0]]
-        now = sum(map(len, keys().values())) if name.startswith("constants") else 0
-        made[name], held = now - held, now or held
+        now = sum(len(found) for kernel, found in keys().items() if ":constant" in kernel)
+        made[name], held = now - held, now
 names = [list(group) for group in groups]
 answer({{"keys": keys(), "raised": raised, "made": made, "names": names, "counts": getattr({recorder}, "counts", None)}})
 """
@@ -134,17 +134,21 @@ from kernels import uncompiled
 uncompiled.install()
 from kernels import odd
 for each in range(5):
-    odd.constant[(1,)](float("nan"))
-for value in ({values}):
-    odd.constant_too[(1,)](value)
-answer([keys(), recorder.counts["variants"]])
+    odd.opaque[(1,)](float("nan"))
+for kernel, values in zip([odd.constant, odd.constant_too, odd.listed_constant, odd.one_more], {values}):
+    for value in values:
+        kernel[(1,)](value)
+found = {{name: [key.partition(")]")[0] for key in held] for name, held in keys().items()}}
+answer([found, recorder.counts["variants"]])
 """
 
 
-@pytest.mark.parametrize("values", ["1, True, 1.0", "True, 1.0, 1", "0.0, -0.0", "-0.0, 0, False"])
-def test_constants_that_python_takes_for_one_are_recorded_as_the_first(values: str, tmp_path: Path) -> None:
+def test_constants_that_python_takes_for_one_are_recorded_as_the_first(tmp_path: Path) -> None:
+    values = [(1, True, 1.0), (True, 1.0, 1), (0.0, -0.0), (-0.0, 0, False)]
+
     keys, variants = program(tmp_path, SAME.format(values=values), record=tmp_path / "recording")
 
-    first = values.partition(",")[0]
-    assert [key.partition(")]")[0] for key in keys["kernels.odd:constant_too"]] == [f"[('constexpr', {first}"]
-    assert variants == 2 and len(keys["kernels.odd:constant"]) == 1
+    firsts = [[f"[('constexpr', {first}"] for first, *_ in values]
+    names = [f"kernels.odd:{name}" for name in ("constant", "constant_too", "listed_constant", "one_more", "opaque")]
+    assert keys == dict(zip(names, [*firsts, ["[('constexpr', nan"]], strict=True))
+    assert variants == 5

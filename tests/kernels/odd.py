@@ -34,6 +34,11 @@ def constant_too(C: tl.constexpr):
 
 
 @triton.jit
+def one_more(C: tl.constexpr):
+    pass
+
+
+@triton.jit
 def optioned(a):
     # For options that no manifest may set.
     pass

@@ -33,13 +33,20 @@ class Uncompiled:
         """There is nothing to load."""
 
 
-def install() -> None:
-    """Put the empty compile in place for the rest of the process. Binders that exist already keep the real one."""
+def compile(src: Any, target: Any = None, options: Any = None, _env_vars: Any = None) -> Any:
+    """Stand for `triton.compiler.compile`."""
+    return Uncompiled(src)
 
-    def compile(src: Any, target: Any = None, options: Any = None, _env_vars: Any = None) -> Any:
-        return Uncompiled(src)
+
+def install() -> None:
+    """Put the empty compile in place for the rest of the process. Binders that exist already keep the real one.
+
+    A replay starts no compile helper then: it would have the compiler.
+    """
+    from jitreplay.replayer import ahead
 
     triton.compiler.compile = compile
+    ahead.free_cores = lambda: 1
 
 
-__all__ = ["Uncompiled", "install"]
+__all__ = ["Uncompiled", "compile", "install"]

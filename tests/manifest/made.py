@@ -131,6 +131,7 @@ _VARIANTS = st.builds(
     st.booleans(),
     _PLACES,
     st.booleans(),
+    keywords=st.sampled_from([(), ("launch_pdl",)]),
 )
 _TIMES = st.lists(st.tuples(_WORDS, st.sampled_from([0.5, 1.0, float("inf"), float("nan")])), max_size=2).map(tuple)
 _CHOICES = st.builds(

@@ -172,7 +172,7 @@ class TestHostile:
             file.load("/dev/zero")
 
     def test_a_key_given_twice_is_told(self) -> None:
-        pair = msgpack.packb("backend") + msgpack.packb("cuda")
+        pair = record.pack("backend") + record.pack("cuda")
 
         refused(assembled([(b"H", b"\x91\x82" + pair + pair)]), "same key twice")
 
@@ -348,7 +348,7 @@ def test_the_specification_is_enough_to_read_a_file() -> None:
     assert [(e["backend"], e["arch"], e["warp_size"], e["triton"]) for e in header] == [("cuda", 90, 32, "3.6.0")]
     assert len(tables["R"]) == 2
     for row, expected in zip(tables["R"], MADE.variants, strict=True):
-        kernel, digest, args, options, grid, phase, flags, ranks, order, compile_ms, environments = row
+        kernel, digest, args, options, grid, phase, flags, ranks, order, compile_ms, environments, keywords = row
         module, qualname, fingerprint, params, *_ = tables["K"][kernel]
         assert (module, qualname, fingerprint) == ("engine.ops", "copy", "f1")
         assert [param[0] for param in params] == ["x", "n_blocks", "BLOCK"]
@@ -358,7 +358,8 @@ def test_the_specification_is_enough_to_read_a_file() -> None:
         assert tensor[:5] == ["tensor", "bfloat16", [n, 8], [8, 1], 0]
         assert (spec, derivations, number, block) == ("*bf16:D", [], ["int", n], ["int", 128])
         assert tables["O"][options] == ([["num_warps", ["int", 4]]] if n == 32 else [])
-        assert (phase, flags, ranks, order, compile_ms, environments) == ("serving", 1, [], 0, 0, [0])
+        assert (phase, flags, ranks, order, compile_ms) == ("serving", 1, [], 0, 0)
+        assert (environments, keywords) == ([0], [])
     assert tables["C"] == [
         [0, [["int", 8]], [["BLOCK", ["int", 64]]], [], [["a", 1.5]], "H200", [], [0]],
     ]

@@ -81,6 +81,7 @@ class TestContent:
         head = DATA[: ENDS[2]]
         for bad in (
             journal.encode(b"V", self.row(digest="not hexadecimal")),
+            journal.encode(b"V", self.row(digest="0" * 32 + "\n")),
             journal.encode(b"V", self.row(kernel=5)),
             journal.encode(b"V", self.row(kernel=None)),
             journal.encode(b"V", [1]),
@@ -118,3 +119,14 @@ class TestContent:
         later = msgspec.structs.replace(ENVIRONMENT, engine="vllm")
 
         assert read(tmp_path, DATA + journal.encode(b"H", later)).environment == later
+
+
+def test_the_specification_lists_an_events_elements() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "format.md").read_text()
+
+    assert f"[kernel id, digest as 32 hexadecimal digits, arguments, {_names(journal.VariantEvent, 3)}]" in text
+    assert f"[kernel id, {_names(journal.ChoiceEvent, 1)}]" in text
+
+
+def _names(kind: Any, start: int) -> str:
+    return ", ".join(kind.__struct_fields__[start:])

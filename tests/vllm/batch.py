@@ -76,7 +76,7 @@ def main():
                 ),
             )
         if recorder is not None:
-            recorder.describe("vllm " + vllm.__version__, "dp0:pp0:pcp0:tp0", settings(params))
+            recorder.describe("vllm " + vllm.__version__, "dp0:pp0:pcp0:tp0", settings(params, made))
             recorder.watch_buffers(lambda: tables(made))
         if args.manifest:
             result["replay"] = replay(args.manifest, made, params)
@@ -108,8 +108,14 @@ def events(counter):
     return [[event.kind, event.kernel] for event in counter.take()]
 
 
-def settings(params):
-    return SETTINGS | {name: value for name, value in params.items() if isinstance(value, (int, str))}
+def settings(params, made):
+    from jitreplay.engines.runner import table_settings
+
+    return (
+        SETTINGS
+        | table_settings(tables(made))
+        | {name: value for name, value in params.items() if isinstance(value, (int, str))}
+    )
 
 
 def tables(made):
@@ -130,7 +136,7 @@ def replay(path, made, params):
 
     session = Session(load(path), ("vllm", "fla", "triton_kernels"), rank="dp0:pp0:pcp0:tp0")
     session.restore_choices()
-    session.live = Live(tables(made), settings(params))
+    session.live = Live(tables(made), settings(params, made))
     session.late()
     report = session.report
     return report.as_data() | {
