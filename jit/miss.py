@@ -197,5 +197,5 @@ def _grid(frame: Any) -> tuple[int, ...] | str | None:
         return None
     if callable(grid):
         return "callable"
-    dims = tuple(grid)
+    dims = (*grid, 1, 1)[:3]  # as a launcher takes it
     return dims if all(type(dim) is int for dim in dims) else "callable"

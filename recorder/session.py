@@ -201,7 +201,7 @@ class Recorder:
         from ..jit.look import Look, when_compiled
         from . import capture
 
-        fn, mark, names = weakref.ref(miss.fn), digest(miss.key), tuple(miss.bound)
+        fn, mark, names, replayed = weakref.ref(miss.fn), digest(miss.key), tuple(miss.bound), event is None
         options = event.options if event is not None else capture.of_miss(miss, texts, 0, self._scene(), 0).options
 
         def noted(grid: tuple[int, ...], values: tuple[Any, ...]) -> None:
@@ -209,7 +209,9 @@ class Recorder:
             if kernel_fn is None or self._hook is None:
                 return
             with self._open(kernel_fn) as (writer, kernel):
-                blank = VariantEvent(kernel, mark, (), options, None, Phase.NEVER, False, order=self.counts["variants"])
+                # A replayed variant has a recorded order, which stays: it is less.
+                order = MOST + self.counts["launches"] if replayed else self.counts["variants"]
+                blank = VariantEvent(kernel, mark, (), options, None, Phase.NEVER, False, order=order)
                 writer.write(b"V", capture.of_launch(blank, names, values, texts, grid, self._scene()))
                 self.counts["launches"] += 1
             self._seen[(id(kernel_fn), mark)] = True

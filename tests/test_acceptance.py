@@ -248,6 +248,14 @@ class TestWarmedVariant:
         assert driver.launches == 8
         self.check(kernel, recorder)
 
+    def test_when_two_threads_came_to_load_it(self, recorder: jitreplay.Recorder) -> None:
+        kernel = self.warm_up()
+        load = kernel._init_handles  # as both have it, before either has called it
+        load()
+        load()
+        self.launch()
+        self.check(kernel, recorder)
+
     def test_when_the_launch_raises(self, driver: Any, recorder: jitreplay.Recorder) -> None:
         kernel = self.warm_up()
 

@@ -172,7 +172,8 @@ def check_disk_cache() -> Any:
 
     driver = headless._installed
     assert driver is not None
-    return next(undo.args[2] for undo in driver._undo if undo.args[1:2] == ("check_disk_cache",))  # type: ignore[attr-defined]
+    undone = [getattr(undo, "args", ()) for undo in driver._undo]
+    return next(args[2] for args in undone if args[1:2] == ("check_disk_cache",))
 
 
 class TestRestoring:

@@ -4,6 +4,7 @@ from typing import Any
 
 import triton
 import triton.language as tl
+from triton.runtime.autotuner import Autotuner
 
 CALLS: list[str] = []
 """What hooks were called, in order."""
@@ -44,7 +45,7 @@ def kernel(x, n, C: tl.constexpr):
 
 def tuner(clock: Clock, configs: Any = None, cls: Any = None, fn: Any = kernel, **options: Any) -> Any:
     """Return an autotuner over `kernel`. Its configs are those of CONFIGS unless others are given."""
-    made = cls or triton.Autotuner
+    made = cls or Autotuner
     given = [config(block) for block in CONFIGS] if configs is None else configs
     return made(fn, fn.arg_names, given, ["n"], *_hooks(options), do_bench=clock, **options)
 
@@ -53,7 +54,7 @@ def _hooks(options: dict[str, Any]) -> tuple[Any, Any]:
     return options.pop("reset_to_zero", None), options.pop("restore_value", None)
 
 
-class Counted(triton.Autotuner):
+class Counted(Autotuner):
     """A subclass that keeps its choices in a dict of its own, made after Triton's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
