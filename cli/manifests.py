@@ -9,7 +9,7 @@ from typing import Any
 import click
 import msgspec
 
-from ..manifest import diff, file, merge, words
+from ..manifest import alike, diff, file, merge, words
 from ..manifest.errors import printable
 from ..manifest.model import Choice, Environment, Kernel, Manifest, Variant
 from . import output
@@ -158,34 +158,11 @@ def _warnings(kernel: Kernel, variants: list[Variant]) -> list[str]:
                     f"{kernel.name}: argument {param.name} has {len(values)} distinct constexpr values; each new value "
                     "is a new compile, so a recording of it will not converge"
                 )
-    found.extend(
-        f"{kernel.name}: variants {a.digest[:8]} and {b.digest[:8]} differ only by constants that Triton's cache in "
-        "memory takes for one (as 1 and True, or 0.0 and -0.0): the one launched first serves both"
-        for a, b in _look_alikes(kernel, variants)
-    )
+    found.extend(alike.sentence(*pair) for pair in alike.look_alikes(variants))
     if opaque := [v for v in variants if v.opaque()]:
         name, value = opaque[0].opaque() or ("", None)
         why = getattr(value, "why", "")
         found.append(f"{kernel.name}: {len(opaque)} variants cannot be replayed: argument {name}: {why}")
-    return found
-
-
-def _look_alikes(kernel: Kernel, variants: list[Variant]) -> list[tuple[Variant, Variant]]:
-    """Return pairs of variants whose arguments differ only by constants that are equal to Python."""
-    suspects = False
-    for index in range(len(kernel.params)):
-        constants = {v.args[index].value for v in variants if index < len(v.args)}
-        suspects |= len({words.equal_as(value) for value in constants}) < len(constants)
-    if not suspects:
-        return []
-    first: dict[Any, Variant] = {}
-    found = []
-    for variant in variants:
-        parts = [diff.key_part(arg) for arg in variant.args]
-        row = tuple(words.equal_as(part[1]) if isinstance(part, tuple) else part for part in parts)
-        before = first.setdefault((row, variant.options), variant)
-        if before is not variant:
-            found.append((before, variant))
     return found
 
 

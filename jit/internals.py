@@ -47,6 +47,7 @@ def internals() -> Internals:
         "CompiledKernel._init_handles": (CompiledKernel, "_init_handles"),
         "knobs.compilation.listener": (knobs.compilation, "listener"),
         "JITCallable.cache_key": (JITCallable, "cache_key"),
+        "Autotuner._bench": (Autotuner, "_bench"),
     }
     if missing := [name for name, (owner, attribute) in needed.items() if not hasattr(owner, attribute)]:
         raise Unsupported(f"Triton {triton.__version__} has no {', '.join(missing)}; this jitreplay knows 3.6 to 3.9")

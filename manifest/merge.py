@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from . import file, journal, record, table
+from . import alike, file, journal, record, table
 from .errors import ManifestError
 from .model import PHASE_WEIGHT, Choice, Environment, Kernel, Manifest, Variant
 
@@ -85,6 +85,7 @@ def merge_files(sources: Iterable[str | os.PathLike[str]]) -> Merged:
             )
     merged.notes.extend(_disagreements(parts))
     merged.manifest = merge(_without_losers(parts))
+    merged.notes.extend(alike.warnings(merged.manifest.variants))
     return merged
 
 

@@ -108,6 +108,8 @@ def equal_as(value: Value) -> Any:
             return value.value
         case Float() if value.number == value.number:
             return value.number
+        case Tuple() | NamedTuple():
+            return tuple(map(equal_as, value.items))
     return value
 
 

@@ -27,7 +27,7 @@ LOGGER = logging.getLogger("jitreplay")
 MOST = 200_000
 """Variants that one process records at most; what comes after is counted as dropped."""
 
-OUTSIDE = "compiles outside of launches"
+OUTSIDE = "kernels compiled outside of launches, as by torch.compile: outside the scope of a replay"
 """The count of what `triton.compile` was asked for directly, as by torch.compile: not recorded, never replayed."""
 
 __all__ = ["Recorder", "ready", "start_from_environment"]
@@ -66,17 +66,19 @@ class Recorder:
         """Install the hooks. Returns itself. Starting twice is one start."""
         from ..jit.miss import MissHook
         from ..jit.tuner import TunerHook
+        from .harvest import harvest_into
         from .journal import Writer
 
         if self._hook is not None:
             return self
         self._writer = Writer(self.folder)
-        hook = MissHook(self._on_miss, self._trouble, self._on_failure)
+        hook = MissHook(self._on_miss, self.trouble, self._on_failure)
         hook.install()
         self._hook = hook
-        self._tuners = TunerHook(self._on_choice, self._trouble)
+        self._tuners = TunerHook(self._on_choice, self.trouble)
         self._tuners.install()
         _active.add(self)
+        harvest_into(self)
         return self
 
     def stop(self) -> None:
@@ -101,7 +103,7 @@ class Recorder:
                     self._writer.write(b"S", lost)
                 self._writer.close()
         except OSError as error:
-            self._trouble(error)
+            self.trouble(error)
         LOGGER.info("recorded %d variants to %s", self.counts["variants"], self._writer.path or "no file")
 
     def __enter__(self) -> Recorder:
@@ -148,26 +150,31 @@ class Recorder:
         from . import capture
 
         key = (id(miss.fn), digest(miss.key))
-        if self._is_known(miss, key):
+        if self.is_known(miss.fn, key[1], real=not miss.warmup):
             return
         texts = capture.specs(miss)
         event = None
         if not miss.replayed:
-            if self.counts["variants"] >= self._most:
+            if self.is_full:
                 self.counts["dropped"] += 1
                 return
             event = self._record(miss, key, texts)
         if miss.warmup:
             self._watch(miss, texts, event)
 
-    def _is_known(self, miss: Miss, key: tuple[int, str]) -> bool:
+    @property
+    def is_full(self) -> bool:
+        """Whether the cap is reached; what comes is dropped."""
+        return self.counts["variants"] >= self._most
+
+    def is_known(self, fn: Any, mark: str, real: bool) -> bool:
         """Whether this key of this very kernel was seen with as much: a failed launch or another device repeats it."""
-        alive = self._alive.get(key[0])
-        if alive is None or alive() is not miss.fn:
-            self._alive[key[0]] = weakref.ref(miss.fn)
-            for old in [k for k in self._seen if k[0] == key[0]]:
+        alive = self._alive.get(id(fn))
+        if alive is None or alive() is not fn:
+            self._alive[id(fn)] = weakref.ref(fn)
+            for old in [k for k in self._seen if k[0] == id(fn)]:
                 del self._seen[old]
-        real = not miss.warmup
+        key = (id(fn), mark)
         if self._seen.get(key, False) or (key in self._seen and not real):
             return True
         self._seen[key] = real
@@ -181,7 +188,7 @@ class Recorder:
         fn, event = miss.fn, capture.of_miss(miss, texts, 0, self._scene(), 0)
 
         def write(_: Any) -> None:
-            with self._open(fn) as (writer, event.kernel):
+            with self.open(fn) as (writer, event.kernel):
                 event.order = self.counts["variants"]
                 writer.write(b"V", event)
                 self.counts["variants"] += 1
@@ -190,37 +197,57 @@ class Recorder:
             self._seen.pop(key, None)
             self._on_failure(fn, None)
 
-        when_compiled(miss.kernel, write, self._trouble, failed)
+        when_compiled(miss.kernel, write, self.trouble, failed)
         return event
 
-    def _open(self, fn: Any) -> _Open:
+    def open(self, fn: Any) -> _Open:
+        """Hold the journal for one event of a kernel; gives its writer and the kernel's id."""
         return _Open(self, fn)
 
     def _watch(self, miss: Miss, texts: tuple[str, ...], event: VariantEvent | None) -> None:
         """Look at the first real launch of what was compiled without one. Keeps nothing of the miss but its key."""
-        from ..jit.look import Look, when_compiled
+        from ..jit.look import when_compiled
         from . import capture
 
         fn, mark, names, replayed = weakref.ref(miss.fn), digest(miss.key), tuple(miss.bound), event is None
         options = event.options if event is not None else capture.of_miss(miss, texts, 0, self._scene(), 0).options
 
+        def attach(kernel: Any) -> None:
+            if (live := fn()) is not None:
+                self.look(kernel, live, mark, names, texts, options, replayed)
+
+        when_compiled(miss.kernel, attach, self.trouble)
+
+    def look(
+        self,
+        kernel: Any,
+        fn: Any,
+        mark: str,
+        names: tuple[str, ...],
+        texts: tuple[str, ...],
+        options: Any,
+        replayed: bool,
+    ) -> None:
+        """Record the first real launch of a kernel that is there, and then let go of it."""
+        from ..jit.look import Look
+        from . import capture
+
+        fn_ref = weakref.ref(fn)
+
         def noted(grid: tuple[int, ...], values: tuple[Any, ...]) -> None:
-            kernel_fn = fn()
+            kernel_fn = fn_ref()
             if kernel_fn is None or self._hook is None:
                 return
-            with self._open(kernel_fn) as (writer, kernel):
+            with self.open(kernel_fn) as (writer, index):
                 # A replayed variant has a recorded order, which stays: it is less.
                 order = MOST + self.counts["launches"] if replayed else self.counts["variants"]
-                blank = VariantEvent(kernel, mark, (), options, None, Phase.NEVER, False, order=order)
+                blank = VariantEvent(index, mark, (), options, None, Phase.NEVER, False, order=order)
                 writer.write(b"V", capture.of_launch(blank, names, values, texts, grid, self._scene()))
                 self.counts["launches"] += 1
             self._seen[(id(kernel_fn), mark)] = True
 
-        def attach(kernel: Any) -> None:
-            self._looks = [look for look in self._looks if look.waiting]
-            self._looks.append(Look(kernel, noted, self._trouble))
-
-        when_compiled(miss.kernel, attach, self._trouble)
+        self._looks = [look for look in self._looks if look.waiting]
+        self._looks.append(Look(kernel, noted, self.trouble))
 
     def _on_choice(self, tuner: Any, key: Any, config: Any, timings: Mapping[Any, float]) -> None:
         from ..jit.environment import device
@@ -231,11 +258,11 @@ class Recorder:
         if fn is None or capture.of_choice(0, key, config, timings, "", "") is None:
             self.counts["dropped"] += 1
             return
-        with self._open(fn) as (writer, kernel):
+        with self.open(fn) as (writer, kernel):
             writer.write(b"C", capture.of_choice(kernel, key, config, timings, device().name, self.rank))
             self.counts["choices"] += 1
 
-    def _trouble(self, error: Exception) -> None:
+    def trouble(self, error: Exception) -> None:
         """Count what went wrong; say it once. The launch goes on."""
         self.counts["errors"] += 1
         if not self._told:

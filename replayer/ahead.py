@@ -117,6 +117,26 @@ class Ahead:
             return True  # only a compile in another process can be left when time is up
         return START + alone / free_cores() < alone
 
+    def next(self, work: list[tuple[Planned, list[Form]]], deadline: float | None = None) -> int:
+        """Return which of the work to do next: the first that the helper need not be waited for.
+
+        Where there is none, it waits until there is, or until `deadline` (of `time.monotonic`).
+        """
+        children = self._prefetch.children
+        if children is None or self._tally.stopped:
+            return 0
+        waited: list[int] = []
+        for index, (planned, shapes) in enumerate(work):
+            numbers = [self._prefetch.number(planned.variant.kernel, self._waits.get(id(form))) for form in shapes]
+            open_ones = [number for number in numbers if number is not None and not children.answered(number)]
+            if not open_ones:
+                return index
+            waited.append(open_ones[0])
+        children.wait_any(waited, None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if deadline is not None and time.monotonic() >= deadline:
+            return 0
+        return self.next(work, deadline)
+
     def warm(self, planned: Planned, form: Form, deadline: float | None = None) -> Result:
         """Make a form warm; every failure is an outcome. Past `deadline` (of `time.monotonic`) it is skipped."""
         variant = planned.variant
@@ -179,4 +199,8 @@ class Ahead:
             self._prefetch.stamp.write(self._warmer.files)
             self._stamped = True
         children = self._prefetch.children
-        report.notes = [note for note in (self._early, children.why_lost if children else "") if note]
+        notes = [self._early]
+        if children is not None:
+            notes += [children.why_lost, *(f"compile helper: {note}" for note in children.notes)]
+            LOGGER.debug("the compile helper was ready after %.1f s", children.ready_after)
+        report.notes = list(dict.fromkeys(filter(None, notes)))

@@ -33,10 +33,6 @@ def main() -> None:
         first = more
     hello, rest = first[0], first[1:]
     sys.path[:] = hello.path
-    try:
-        os.nice(5)  # the server's own boot comes first
-    except OSError:
-        pass
     with _Watch(inbox):
         start = time.perf_counter()
         compiler, notes = _prepare(hello)

@@ -86,6 +86,16 @@ class Children:
                 self._changed.wait(left)
             return self._answers[number]
 
+    def answered(self, number: int) -> bool:
+        """Whether an answer is there, or never will be."""
+        return self._lost or number in self._answers
+
+    def wait_any(self, numbers: Iterable[int], seconds: float | None = None) -> None:
+        """Wait until one of these is answered, at most so long."""
+        asked = tuple(numbers)
+        with self._changed:
+            self._changed.wait_for(lambda: any(map(self.answered, asked)), seconds)
+
     def drop(self, numbers: Iterable[int]) -> None:
         """Say that nobody waits for these any more."""
         self._outgoing.put(pack(Drop([number for number in numbers if number not in self._answers])))

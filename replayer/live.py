@@ -37,10 +37,11 @@ class Form(msgspec.Struct, frozen=True):
 def view(tensor: Tensor, buffer: Any) -> Any:
     """Return the live buffer's part that a recorded tensor was: dims that were the buffer's own follow the live one.
 
-    Returns None when the live buffer cannot be seen so (other dtype or rank).
+    The dtype is the live buffer's (another KV cache dtype makes another key). Returns None when the live buffer cannot
+    be seen so (another rank).
     """
     place = tensor.view
-    if place is None or str(buffer.dtype).removeprefix("torch.") != tensor.dtype:
+    if place is None:
         return None
     own = len(place.shape) == buffer.dim()
     if not own and -1 in (*place.shape, *place.strides):

@@ -108,6 +108,10 @@ class Prefetch:
         """Whether a key was asked for."""
         return (*kernel.identity, digest) in self._numbers
 
+    def number(self, kernel: Kernel, digest: str | None) -> int | None:
+        """Return the number that a key was asked for under, None when it was not."""
+        return self._numbers.get((*kernel.identity, digest))
+
     def answer(self, kernel: Kernel, digest: str, seconds: float | None = None) -> Answer | None:
         """Return what became of a key that was asked for; wait for it at most so long, then return None."""
         assert self.children is not None

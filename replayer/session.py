@@ -126,9 +126,7 @@ class Session:
         """Warm a variant whose kernel appeared after the replay, in the thread that launches it."""
         self._listener.install()
         try:
-            return self._all_forms(
-                planned, [self._warmer.warm(planned, form) for form in self._forms(planned)]
-            )
+            return self._all_forms(planned, [self._warmer.warm(planned, form) for form in self._forms(planned)])
         finally:
             self._listener.uninstall()
 
@@ -144,9 +142,10 @@ class Session:
                     deadline = time.monotonic() + self._budget - self.report.seconds["total"]
                 work = [(planned, self._forms(planned)) for planned in todo]
                 self._ahead.prepare(work)
-                for done, (planned, shapes) in enumerate(work):
+                for done in range(len(todo)):
                     if progress is not None:
-                        progress(done, len(todo), planned.variant.kernel.name)
+                        progress(done, len(todo), work[0][0].variant.kernel.name)
+                    planned, shapes = work.pop(self._ahead.next(work, deadline))
                     result = self.warm(planned, shapes, deadline)
                     self.report.results.append(result)
                     if self._strict and result.outcome in NOT_WARM:

@@ -13,7 +13,8 @@ from ..jit.encode import encode
 from ..jit.listener import Listener
 from ..jit.load import load as load_kernel
 from ..jit.resolve import Resolver, Unresolved
-from ..manifest.model import Argument, Manifest, Variant
+from ..manifest import alike
+from ..manifest.model import Argument, Manifest, Variant, digest
 from . import rebuild
 from .live import Form
 from .outcome import Outcome, Result, said
@@ -132,10 +133,19 @@ class Warmer:
             )
         if rebuild.is_recorded(bound, planned.variant):
             return found, ""
+        if bound.in_memory and (other := self._by_digest(planned.variant, digest(bound.key))) is not None:
+            return Outcome.DRIFTED, alike.sentence(other, planned.variant)
         environments = planned.variant.environments
         injected = self._manifest.environments[environments[0]].injected if environments else {}
         told = form.replaced or rebuild.differences(bound, planned.variant, injected)
         return Outcome.DRIFTED, f"{found.value} with another key: " + "; ".join(told)
+
+    def _by_digest(self, variant: Variant, mark: str) -> Variant | None:
+        """Return the variant of the same kernel that has this key, or None."""
+        for other in self._manifest.variants:
+            if other.digest == mark and other.kernel.identity == variant.kernel.identity:
+                return other
+        return None
 
     def _note_files(self, bound: Bound) -> None:
         self.files.update(disk.needed(bound.kernel))

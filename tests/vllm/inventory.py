@@ -2,7 +2,7 @@
 
 usage: inventory.py --json OUT
 
-kernels-0.33.0.tsv lists the entry kernels by file (read from the wheel's source). A file that imports without a GPU has its
+kernels-0.33.0.tsv lists the entry kernels by file (read from the wheel). A file that imports without a GPU has its
 kernels as live JITFunctions; each must be what the resolver finds under its recorded name.
 """
 

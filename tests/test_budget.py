@@ -1,0 +1,57 @@
+"""A replay with a budget ends in time, and lists what it left out."""
+
+from pathlib import Path
+
+import msgspec
+
+from jitreplay.manifest.model import Manifest, Phase
+
+from .helpers import program, save
+from .test_children import everything, only, outcomes, replayed
+
+__all__ = ["everything"]  # a fixture
+
+LEFT = ["skipped", "over budget"]
+
+
+def test_with_no_time_everything_is_left_and_listed(tmp_path: Path, everything: Manifest) -> None:
+    found = replayed(tmp_path, only(everything, "good", most=3), JITREPLAY_BUDGET="0s")
+
+    assert outcomes(found) == {"good": [LEFT] * 3}
+    assert found["events"] == []
+
+
+def test_a_compile_that_never_ends_costs_the_others_nothing(tmp_path: Path, everything: Manifest) -> None:
+    found = only(everything, "hangs", "good", most=3)
+    dear = tuple(
+        msgspec.structs.replace(v, compile_ms=60_000 if v.kernel.qualname == "hangs" else 1) for v in found.variants
+    )
+    manifest = Manifest(found.environments, dear)
+    # Far more than the others take; without a budget the replay would wait for an hour.
+    result = replayed(tmp_path, manifest, JITREPLAY_BUDGET="60s", JITREPLAY_LIMIT="60m")
+
+    assert outcomes(result) == {"hangs": [LEFT], "good": [["compiled", ""]] * 3}
+
+
+def test_what_is_most_needed_comes_first(tmp_path: Path, everything: Manifest) -> None:
+    found = only(everything, "good", most=4)
+    facts = [(5, Phase.STARTUP), (50, Phase.STARTUP), (5, Phase.SERVING), (50, Phase.SERVING)]
+    variants = tuple(
+        msgspec.structs.replace(v, compile_ms=cost, phase=phase)
+        for v, (cost, phase) in zip(found.variants, facts, strict=True)
+    )
+    code = """
+    import jitreplay.replayer.ahead as ahead
+    class Clock:  # time is up after the second variant
+        def __init__(self): self.asked = 0
+        def monotonic(self):
+            self.asked += 1
+            return 0.0 if self.asked <= 2 else 1e9
+    ahead.time = Clock()
+    report = jitreplay.replay("kernels.jitreplay", allow=("kernels",), budget=1000.0)
+    answer([[r.variant.phase.value, r.variant.compile_ms, r.outcome.value] for r in report.results])
+    """
+    save(Manifest(found.environments, variants), tmp_path / "kernels.jitreplay")
+    outcome = program(tmp_path, code)
+    assert [row[:2] for row in outcome] == [["serving", 50], ["serving", 5], ["startup", 50], ["startup", 5]]
+    assert [row[2] for row in outcome] == ["compiled", "compiled", "skipped", "skipped"]
