@@ -81,7 +81,8 @@ def forms(variant: Variant, survivors: Survivors, live: Live) -> list[Form]:
         and (buffer := live.buffers.get(argument.value.buffer)) is not None
         and (found := view(argument.value, buffer)) is not None
     }
-    args, replaced, others = list(variant.args), [], []
+    args, replaced = list(variant.args), []
+    guesses: dict[str, list[_Guess]] = {}
     for index, argument in enumerate(variant.args):
         if not isinstance(argument.value, Integer):
             continue
@@ -91,19 +92,35 @@ def forms(variant: Variant, survivors: Survivors, live: Live) -> list[Form]:
             text, number = next(iter(certain.items()))
             args[index] = Argument(Integer.of(number), argument.spec)
             replaced.append(f"{name}: {recorded} -> {number} ({text})")
-        if certain:
-            # Two buffers that agreed when it was recorded and differ here: either may be what it follows.
-            possible = certain
-        for text, number in possible.items():
-            if number != recorded or possible is certain:
-                others.append((index, number, f"{name}: {recorded} -> {number} ({text})"))
-    out = [Form(tuple(args), tensors, tuple(replaced))]
-    for index, number, words in others:
-        if number == out[0].args[index].value.number or len(out) > MOST:  # type: ignore[union-attr]
-            continue
-        changed = [*out[0].args[:index], Argument(Integer.of(number), args[index].spec), *out[0].args[index + 1 :]]
-        out.append(Form(tuple(changed), tensors, (*replaced, words), certain=False))
-    return out
+        # Two buffers that agreed when it was recorded and differ here: either may be what it follows.
+        for text, number in (certain or possible).items():
+            if Integer.of(number) != args[index].value:
+                words = f"{name}: {recorded} -> {number} ({text})"
+                guesses.setdefault(text, []).append(_Guess(index, number, words))
+    first = Form(tuple(args), tensors, tuple(replaced))
+    return [first, *_guessed(first, guesses)]
+
+
+class _Guess(msgspec.Struct, frozen=True):
+    """That one argument may have another value here."""
+
+    index: int
+    number: int
+    words: str
+
+
+def _guessed(first: Form, guesses: Mapping[str, list[_Guess]]) -> list[Form]:
+    """Return the forms that may be launched too: all that one derivation gives together, then each argument alone."""
+    together = [group for group in guesses.values() if len(group) > 1]
+    alone = [[guess] for group in guesses.values() for guess in group]
+    found: dict[tuple[Argument, ...], Form] = {}
+    for group in (*together, *alone):
+        args = list(first.args)
+        for guess in group:
+            args[guess.index] = Argument(Integer.of(guess.number), args[guess.index].spec)
+        words = (*first.replaced, *(guess.words for guess in group))
+        found.setdefault(tuple(args), Form(tuple(args), first.tensors, words, certain=False))
+    return list(found.values())[:MOST]
 
 
 def _values(

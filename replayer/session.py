@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from ..jit.bind import injected
 from ..jit.environment import device, live_target, variables
 from ..jit.internals import internals
 from ..jit.listener import Listener
@@ -189,18 +190,27 @@ class Session:
         first = results[0]
         if len(results) == 1 or first.outcome in NOT_WARM:
             return first
-        also = "; ".join(f"{r.outcome.value} {r.reason}".strip() for r in results[1:])
+        # A guess that does not compile was a coincidence of numbers: nothing launches it.
+        held = [result for result in results[1:] if result.outcome not in NOT_WARM]
+        if not held:
+            return first
+        also = "; ".join(f"{r.outcome.value} {r.reason}".strip() for r in held)
         reason = f"{first.outcome.value} {first.reason}".strip() + f"; and, as this configuration may launch it: {also}"
-        return Result(planned.variant, Outcome.AMBIGUOUS, reason, loaded=all(r.loaded for r in results))
+        return Result(planned.variant, Outcome.AMBIGUOUS, reason, loaded=all(r.loaded for r in (first, *held)))
 
 
 def drift(environments: Iterable[Environment]) -> list[str]:
-    """Return what differs between the recording and here and enters keys or binaries: Triton, target, variables."""
+    """Return what differs between the recording and here and enters keys or binaries.
+
+    Triton, target, environment variables, and the options that Triton itself adds to each launch (debug and the like).
+    """
     backend, arch, _ = live_target()
     found: list[str] = []
-    here = {"Triton": internals().version, "target": f"{backend}:{arch}", **variables()}
+    added = {f"option {name}": str(value) for name, value in injected(None).items()}
+    here = {"Triton": internals().version, "target": f"{backend}:{arch}", **variables(), **added}
     for environment in environments:
         there = {"Triton": environment.triton, "target": environment.target, **environment.variables}
+        there |= {f"option {name}": value for name, value in environment.injected.items()}
         for name in sorted({*here, *there}, key=lambda n: (n not in ("Triton", "target"), n)):
             if there.get(name) != here.get(name):
                 found.append(f"{name}: {there.get(name, 'unset')} -> {here.get(name, 'unset')}")

@@ -1,0 +1,113 @@
+"""Where a prebuilt cache lies and what it is good for: noted when it is filled, checked and put right at boot.
+
+Triton's group files hold absolute paths (3.6.0 to 3.9.0: `FileCacheManager.put_group`), so that a cache which was moved
+finds nothing. They are written anew for the present place; of a cache that cannot be written, into another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from .internals import internals
+from .lock import own_folder
+
+NOTE = "cache.json"
+
+
+def build() -> dict[str, str]:
+    """Return what a cache's entries are good for: this build of Triton, its assembler, this Python. Asks the driver."""
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.compiler import make_backend
+    from triton.runtime.build import platform_key
+    from triton.runtime.cache import triton_key
+
+    names = internals()
+    return {
+        "triton": names.version,
+        "build": hashlib.sha256(triton_key().encode()).hexdigest()[:16],
+        "assembler": make_backend(names.driver.active.get_current_target()).hash(),
+        "python": f"{platform.python_version()} {sysconfig.get_config_var('EXT_SUFFIX')}",
+        "platform": platform_key(),
+        "variables": json.dumps(sorted(map(list, get_cache_invalidating_env_vars().items()))),
+    }
+
+
+def note(cache: str | os.PathLike[str]) -> None:
+    """Note in a cache that was filled here where it lies and what it is good for, by target."""
+    path, target = own_folder(cache) / NOTE, str(internals().driver.active.get_current_target().arch)
+    found = read(cache)
+    builds = {**found.get("builds", {}), target: build()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, json.dumps({"place": str(Path(cache).absolute()), "builds": builds}))
+
+
+def read(cache: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return a cache's note; empty where there is none."""
+    try:
+        found = json.loads((own_folder(cache) / NOTE).read_text())
+        return found if isinstance(found, dict) else {}
+    except (OSError, ValueError):
+        return {}
+
+
+def differences(cache: str | os.PathLike[str]) -> list[str]:
+    """Return how this process differs from what a prebuilt cache is good for; empty where it has no note."""
+    target = str(internals().driver.active.get_current_target().arch)
+    builds = read(cache).get("builds")
+    if not isinstance(builds, dict) or not builds:
+        return []
+    there, here = builds.get(target), build()
+    if not isinstance(there, dict):
+        return [f"it was filled for {', '.join(sorted(builds))}, this is {target}"]
+    return [f"{name}: {there.get(name)} -> {here[name]}" for name in here if there.get(name) != here[name]]
+
+
+def settle(cache: str | os.PathLike[str], upper: str | os.PathLike[str] = "") -> int:
+    """Make the entries of a prebuilt cache that was moved here findable; return how many were.
+
+    With `upper`, the cache stays as it is and that folder gets group files which point into it.
+    """
+    root = Path(cache).absolute()
+    found = read(root)
+    if not upper and (not found or found.get("place") == str(root)):
+        return 0
+    count = sum(_settle(entry, Path(upper) / entry.name if upper else entry) for entry in _entries(root))
+    if not upper:
+        _write(own_folder(root) / NOTE, json.dumps({**found, "place": str(root)}))
+    return count
+
+
+def _entries(root: Path) -> list[Path]:
+    return [entry for entry in root.iterdir() if entry.is_dir() and entry.name.isalnum()]
+
+
+def _settle(entry: Path, there: Path) -> bool:
+    groups = list(entry.glob("__grp__*.json"))
+    if not groups:  # a launcher's: nothing in it names a path
+        if there != entry and not there.exists():
+            there.parent.mkdir(parents=True, exist_ok=True)
+            there.symlink_to(entry, target_is_directory=True)
+        return False
+    there.mkdir(parents=True, exist_ok=True)
+    for group in groups:
+        write_group(entry, there / group.name, [path.name for path in entry.iterdir()])
+    return True
+
+
+def write_group(entry: Path, group: Path, names: list[str]) -> None:
+    """Write a group file for the files of an entry, whole or not at all."""
+    stem = group.name.removeprefix("__grp__").removesuffix(".json")
+    children = {name: str(entry.absolute() / name) for name in sorted(names) if name.startswith(f"{stem}.")}
+    _write(group, json.dumps({"child_paths": children}))
+
+
+def _write(path: Path, text: str) -> None:
+    scratch = path.with_name(f"{path.name}.tmp.{os.getpid()}")
+    scratch.write_text(text)
+    os.replace(scratch, path)
