@@ -20,10 +20,10 @@ def main(inventory, replayed, out):
     lines = [
         "# Coverage of vLLM's kernels",
         "",
-        f"vLLM {versions['vllm']}, Triton {versions['triton']}, cuda:90, headless. Made by `tests/vllm/coverage.py` from "
-        "`inventory.py` (every entry kernel, found by its recorded name) and `batch.py` (the rows that `make test-vllm` "
-        "launches, recorded, and replayed in a fresh process). *compiled* and *cached* mean that the live key was the "
-        "recorded one.",
+        f"vLLM {versions['vllm']}, Triton {versions['triton']}, cuda:90, headless. Made by `tests/vllm/coverage.py` "
+        "from `inventory.py` (every entry kernel, found by its recorded name) and `batch.py` (the rows that "
+        "`make test-vllm` launches, recorded, and replayed in a fresh process). *compiled* and *cached* mean that the "
+        "live key was the recorded one.",
         "",
         f"{len(found['kernels'])} entry kernels found by name, {len(found['missing'])} not; {len(launched)} kernels "
         f"launched and replayed, {sum(sum(c.values()) for c in outcomes.values())} variants.",
