@@ -21,6 +21,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 STAMP := $(VENV)/.ready
 NAME := jitreplay
+# What depends on the Triton that is installed.
+MATRIX := $(addprefix tests/test_,$(addsuffix .py,keys fuzz_keys kernels tuners harvest hooks drift targets \
+	headless acceptance recorder replay))
+LIBRARIES ?= flash-linear-attention==0.6.0 fla-core==0.6.0 conch-triton-kernels==1.3 einops==0.8.2
 ROOMS := manifest jit recorder replayer engines cli examples
 
 # torch comes first and alone: its CUDA builds pin a Triton of their own, so ours is put in last, without a resolver
@@ -55,12 +59,18 @@ test: $(STAMP) ## Run the tests that need no GPU and no vLLM.
 test-slow: $(STAMP) ## Run the tests that take more than a minute each.
 	@$(BIN)/pytest -m "slow and not gpu and not vllm" $(PYTEST_ARGS)
 
+# A quick run is `make test-matrix TRITONS="3.6.0 3.9.0"`: the oldest and the newest.
 .PHONY: test-matrix
-test-matrix: ## Run `make test` with each supported Triton, each in its own environment.
+test-matrix: ## Run what depends on Triton with each supported one, each in its own environment.
 	@for version in $(TRITONS); do \
 		echo "== Triton $$version"; \
-		$(MAKE) --no-print-directory test TRITON=$$version VENV=.venv-$$version; \
+		$(MAKE) --no-print-directory test TRITON=$$version VENV=.venv-$$version PYTEST_ARGS="$(MATRIX) $(PYTEST_ARGS)"; \
 	done
+
+.PHONY: coverage
+coverage: $(STAMP) ## Record and replay real kernel libraries, and write docs/coverage.md.
+	@$(PIP) install --quiet --no-deps $(LIBRARIES)
+	@$(BIN)/python tests/libraries/report.py
 
 .PHONY: test-gpu
 test-gpu: $(STAMP) ## Run the tests that need a GPU.

@@ -19,8 +19,10 @@ _COMMANDS = {
     "show": "manifests",
     "diff": "manifests",
     "compile": "warm",
+    "unpack": "warm",
     "replay": "warm",
     "verify": "warm",
+    "doctor": "doctor",
     "demo": "demo",
 }
 

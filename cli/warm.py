@@ -42,24 +42,84 @@ def _target(required: bool, many: bool = False) -> Any:
     )
 
 
+_JOBS = click.option(
+    "-j",
+    "--jobs",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Processes that compile; by default as many as cores are free.",
+)
+
+
+def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    """Return (i, n) of a text such as `2/8`."""
+    part, slash, parts = value.partition("/")
+    if not (slash and part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts)):
+        raise click.BadParameter(f"{value!r}: expected i/n such as 2/8, the second of eight parts")
+    return int(part), int(parts)
+
+
 @click.command("compile")
 @_FILE
 @_target(required=True, many=True)
 @click.option("--cache-dir", required=True, type=click.Path(path_type=Path), help="The Triton cache directory to fill.")
+@_JOBS
+@click.option("--shard", default="1/1", metavar="I/N", callback=_shard, help="Compile the i-th of n parts only.")
+@click.option(
+    "--archive", type=click.Path(path_type=Path), help="Also write cache and manifest as one file, for `unpack`."
+)
 @_ALLOW
 @_JSON
 def compile_command(
-    path: Path, targets: tuple[str, ...], cache_dir: Path, allow: tuple[str, ...], as_json: bool
+    path: Path,
+    targets: tuple[str, ...],
+    cache_dir: Path,
+    jobs: int | None,
+    shard: tuple[int, int],
+    archive: Path | None,
+    allow: tuple[str, ...],
+    as_json: bool,
 ) -> None:
-    """Fill a Triton cache directory with every variant of a manifest, on a machine without a GPU."""
-    report = Report()
+    """Fill a Triton cache directory with every variant of a manifest, on a machine without a GPU.
+
+    What is there already is kept, so a run that was ended can be started again. The cache may be moved, and read from
+    a place that cannot be written: a replay finds its entries there.
+    """
+    from ..replayer.archive import pack
+    from ..replayer.replay import fill
+
+    manifest, report = file.load(path), Report()
     for target in targets:
-        found = _run(path, target, cache_dir, allow, load=False)
+        _prepare(target, cache_dir)
+        with progress(f"compiling for {target}") as update:
+            found = fill(
+                manifest,
+                allow=_allowed(allow),
+                jobs=settings().jobs if jobs is None else jobs,
+                shard=shard,
+                progress=update,
+            )
         report.results.extend(found.results)
+        report.stopped = report.stopped or found.stopped
         report.drift.extend(line for line in found.drift if line not in report.drift)
+        report.notes.extend(line for line in found.notes if line not in report.notes)
         for stage, spent in found.seconds.items():
             report.seconds[stage] = report.seconds.get(stage, 0.0) + spent
-    _print(report, as_json, f"cache: {cache_dir}")
+    tail = f"cache: {cache_dir}"
+    if archive is not None:
+        tail += f"\narchive: {archive}, {pack(archive, cache_dir, manifest)} entries"
+    _print(report, as_json, tail)
+
+
+@click.command("unpack")
+@click.argument("archive", type=click.Path(path_type=Path), metavar="ARCHIVE")
+@click.option("--cache-dir", required=True, type=click.Path(path_type=Path), help="The Triton cache directory to fill.")
+def unpack_command(archive: Path, cache_dir: Path) -> None:
+    """Unpack an archive of `compile` into a Triton cache directory, after checking every file of it."""
+    from ..replayer.archive import unpack
+
+    done = unpack(archive, cache_dir)
+    say(f"{done.written} entries written, {done.kept} were there; manifest: {done.manifest}")
 
 
 @click.command("replay")
@@ -165,8 +225,10 @@ def _print(report: Report, as_json: bool, tail: str = "") -> None:
 
 
 def _print_text(report: Report, tail: str) -> None:
-    for line in report.drift:
-        note(f"differs from the recording: {line}")
+    for line in (*(f"differs from the recording: {line}" for line in report.drift), *report.notes):
+        note(line)
+    if report.stopped:
+        note(f"stopped: {report.stopped}")
     told = [r for r in report.results if r.reason]
     groups = Counter((r.variant.kernel.name, r.outcome.value, r.reason) for r in told if r.outcome is Outcome.SKIPPED)
     rows = [

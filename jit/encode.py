@@ -64,6 +64,7 @@ def _encode(value: Any, depth: int) -> V.Value:
     if type(value) is list:
         # Only in the fields of layouts: Triton takes none as an argument.
         return V.Record("builtins", "list", (("items", _tuple(tuple(value), depth)),))
+    base: Any
     for base in (int, float, str, bytes):
         if isinstance(value, base) and type(value).__repr__ is base.__repr__:
             return _SIMPLE[base](base(value))  # its text, and so its key, is the plain one's

@@ -1,7 +1,8 @@
 """The options that a manifest may set, by backend. Any other makes its variant opaque.
 
 None names a path (`extern_libs`, `ir_override`), a compiler flag (`ptx_options`, `llvm_fn_attrs`) or another target
-(`arch`, `backend_name`, `warp_size`): a manifest is data from outside. Read from CUDAOptions and HIPOptions of Triton 3.6.0 to 3.9.0.
+(`arch`, `backend_name`, `warp_size`): a manifest is data from outside. Read from CUDAOptions and HIPOptions of Triton
+3.6.0 to 3.9.0.
 """
 
 from __future__ import annotations

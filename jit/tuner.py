@@ -91,7 +91,7 @@ class TunerHook:
         if not self._on:
             return
         if timings is None:
-            timings = getattr(self._timings, "of", {}).pop(id(tuner), {})
+            timings = dict(getattr(self._timings, "of", {}).pop(id(tuner), {}))
         try:
             self._on_choice(tuner, key, config, timings)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Variants that are two to the compiler and one to Triton's cache in memory, which compares constants as Python does."""
+"""Variants that are two to the compiler and one to Triton's cache in memory, which compares as Python does."""
 
 from __future__ import annotations
 

@@ -45,6 +45,7 @@ class Ahead:
         jobs: int,
         budget: float | None,
         limit: float | None,
+        launchers: bool = False,
     ) -> None:
         self._warmer, self._jobs, self._budget = warmer, jobs, budget
         device = live_device()
@@ -59,7 +60,7 @@ class Ahead:
             rank=rank,
             jobs=jobs,
             limit=limit,
-            launchers=not is_headless(),
+            launchers=launchers or not is_headless(),
         )
         self._tally = Tally()
         self._stamped = self._prefetch.stamp.whole()
@@ -202,5 +203,5 @@ class Ahead:
         notes = [self._early]
         if children is not None:
             notes += [children.why_lost, *(f"compile helper: {note}" for note in children.notes)]
-            LOGGER.debug("the compile helper was ready after %.1f s", children.ready_after)
+            report.seconds["helper_start"] = children.ready_after
         report.notes = list(dict.fromkeys(filter(None, notes)))

@@ -26,7 +26,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct):
-    """What to replay, dearest and most needed first, what was dropped, and what waits for its kernel, with the reason."""
+    """What to replay, dearest and most needed first, what was dropped, and what waits for its kernel, with why."""
 
     todo: list[Planned] = []
     dropped: list[Result] = []
@@ -81,7 +81,7 @@ def applies(manifest: Manifest, variant: Variant, backend: str, rank: str, stage
         raise Unresolved(f"another pipeline stage's ({', '.join(variant.ranks)})")
     targets = {manifest.environments[index].backend for index in variant.environments}
     if targets and backend not in targets:
-        X
+        raise Unresolved(f"recorded on {', '.join(sorted(targets))}, this is {backend}")
     if (opaque := variant.opaque()) is not None:
         name, value = opaque
         raise Unresolved(f"argument {name} ({value.type}) cannot be rebuilt: {value.why}")

@@ -15,6 +15,7 @@ from ..manifest.model import Kernel, Manifest, Variant
 from ..manifest.settings import LOGGER
 from .children import Children
 from .plan import applies, known_stages, order
+from .prebuilt import settle
 from .quarantine import Quarantine
 from .stamp import Stamp, content
 from .width import free_cores
@@ -165,9 +166,10 @@ def begin(
     device = _device(manifest)
     if device is None:
         return None
+    cache = settle(usable_cache())
     headless = isinstance(getattr(_active_driver(), "device", None), Device)
     ahead = Prefetch(
-        *(manifest, device, usable_cache()),
+        *(manifest, device, cache),
         allow=allow,
         rank=rank,
         jobs=jobs,

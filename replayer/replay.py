@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from ..jit import place
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import settings
 from . import prefetch as prefetching
 from .outcome import Report
+from .prefetch import usable_cache
 from .progress import Progress
 from .session import ReplayError, Session
 
@@ -116,6 +118,31 @@ def prefetch(
         return False
     prefetching.put(ahead)
     return ahead is not None and ahead.children is not None
+
+
+def fill(
+    manifest: Manifest,
+    *,
+    allow: Iterable[str] = (),
+    jobs: int = 0,
+    shard: tuple[int, int] = (1, 1),
+    progress: Progress | None = None,
+) -> Report:
+    """Fill Triton's cache directory with a manifest for the active target, to be shipped: binaries and launchers.
+
+    `shard` (i, n) does the i-th of n parts. What is there already is kept, so that it can be called again.
+    """
+    part, parts = shard
+    kept = tuple(v for v in manifest.variants if int(v.digest[:8], 16) % parts == part - 1)
+    session = Session(
+        Manifest(manifest.environments, kept, ()), allow, load=False, jobs=jobs, limit=settings().limit, launchers=True
+    )
+    try:
+        session.late(progress)
+    finally:
+        session.close()
+    place.note(usable_cache())
+    return session.report
 
 
 def verify(manifest: Manifest, *, allow: Iterable[str] = (), progress: Progress | None = None) -> Report:

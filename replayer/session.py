@@ -20,7 +20,8 @@ from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, Outcome, Report, Result
 from .plan import Planned, make_plan
 from .plan import planned as plan_one
-from .prefetch import Prefetch
+from .prebuilt import differences, settle
+from .prefetch import Prefetch, usable_cache
 from .progress import Progress
 from .waiting import WAITS, Waiting
 from .warm import Warmer
@@ -35,7 +36,8 @@ class Session:
 
     `rank` is this process's among several, `live` what the runner's tables and settings are so far. `jobs` is how many
     workers compile ahead, 0 for as many as there is room and reason for; `limit` the seconds that one compile may
-    take; `budget` the seconds that the stages may take together; `prefetch` what was begun before.
+    take; `budget` the seconds that the stages may take together; `prefetch` what was begun before. `launchers` are
+    built even where nothing is loaded, for a cache that ships.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Session:
         budget: float | None = None,
         limit: float | None = None,
         prefetch: Prefetch | None = None,
+        launchers: bool = False,
     ) -> None:
         self.manifest, self.live = manifest, Live()
         self.report = Report(seconds=dict.fromkeys(("plan", "compile", "load", "total"), 0.0))
@@ -57,6 +60,7 @@ class Session:
         self._listener = Listener()
         with self._stage("plan"), self._stage("total"):
             allow = tuple(allow)
+            self._cache = settle(usable_cache())
             resolver = Resolver(allow)
             backend, _, _ = live_target()
             plan = make_plan(manifest, backend, resolver, rank)
@@ -65,10 +69,10 @@ class Session:
             self.todo = plan.todo
             self.report.results.extend(plan.dropped)
             self.report.drift = drift(manifest.environments)
-            self._warmer = Warmer(manifest, resolver, self._listener, self._stage, load)
+            self._warmer = Warmer(manifest, resolver, self._listener, self._stage, load, launchers)
             self._absent = plan.absent
             self.waiting = Waiting(resolver, self.report, self._warm_late)
-            self._ahead = Ahead(manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit)
+            self._ahead = Ahead(manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit, launchers)
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -162,6 +166,8 @@ class Session:
     def close(self) -> None:
         """End what compiles ahead, and stamp the cache if all is warm. The report is complete then."""
         self._ahead.close(self.report, complete=not self.todo)
+        if told := differences(self._cache):
+            self.report.notes.append(told)
 
     def verify(self, progress: Progress | None = None) -> None:
         """Check that each variant is whole in the disk cache; compile and write nothing."""

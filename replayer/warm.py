@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
-from ..jit import disk
+from ..jit import disk, launcher
 from ..jit.bind import Bound
 from ..jit.encode import encode
 from ..jit.listener import Listener
@@ -23,7 +23,8 @@ from .wire import Answer, State
 
 
 class Warmer:
-    """Warms forms. `stage` times what it does under a name, `load` says whether binaries are loaded too.
+    """Warms forms. `stage` times what it does under a name, `load` says whether binaries are loaded too, `launchers`
+    whether launchers are built that are not loaded.
 
     `files` are the files of the disk cache that warm kernels came from.
     """
@@ -35,9 +36,10 @@ class Warmer:
         listener: Listener,
         stage: Callable[[str], AbstractContextManager[None]],
         load: bool,
+        launchers: bool = False,
     ) -> None:
         self._manifest, self._resolver, self._listener = manifest, resolver, listener
-        self._stage, self._load = stage, load
+        self._stage, self._load, self._launchers = stage, load, launchers
         self.files: set[str] = set()
 
     def fingerprint(self, planned: Planned) -> str:
@@ -74,6 +76,11 @@ class Warmer:
             except Exception as error:
                 text = f"{found.value}, but it cannot be loaded: {said(error)}"
                 return Result(planned.variant, Outcome.FAILED, text)
+        elif self._launchers:
+            try:
+                launcher.build(bound.kernel)
+            except Exception as error:
+                reason = reason or f"no launcher was built: {said(error)}"
         self._note_files(bound)
         return Result(planned.variant, outcome, reason, loaded=self._load)
 

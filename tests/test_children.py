@@ -12,9 +12,10 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from .helpers import LIMIT, PRELUDE, TARGET, environment, merged, program, save
 
 from jitreplay.manifest.model import Manifest
+
+from .helpers import LIMIT, PRELUDE, TARGET, environment, merged, program, save
 
 MANY = 22
 """Variants of the kernel that compiles."""
@@ -44,6 +45,17 @@ def only(manifest: Manifest, *names: str, most: int = 1000) -> Manifest:
     for name in names:
         kept += [v for v in manifest.variants if v.kernel.qualname == name][:most]
     return Manifest(manifest.environments, tuple(v for v in manifest.variants if v in kept), ())
+
+
+def old_ptxas(folder: Path) -> Path:
+    """Return a ptxas that tells its version and knows no GPU."""
+    stub = folder / "ptxas"
+    stub.write_text(
+        '#!/bin/sh\ncase "$1" in --version) echo "Cuda compilation tools, release 12.8, V12.8.93";; '
+        "*) echo \"ptxas fatal: Value 'sm_90' is not defined for option 'gpu-name'\" >&2; exit 1;; esac\n"
+    )
+    stub.chmod(0o755)
+    return stub
 
 
 OUTCOMES = """
@@ -175,13 +187,7 @@ class TestFaults:
         assert other["aborts"][0][0] == "failed"
 
     def test_many_equal_failures_stop_the_work(self, tmp_path: Path, everything: Manifest) -> None:
-        stub = tmp_path / "ptxas"
-        stub.write_text(
-            '#!/bin/sh\ncase "$1" in --version) echo "Cuda compilation tools, release 12.8, V12.8.93";; '
-            "*) echo \"ptxas fatal: Value 'sm_90' is not defined for option 'gpu-name'\" >&2; exit 1;; esac\n"
-        )
-        stub.chmod(0o755)
-        found = replayed(tmp_path, only(everything, "good"), TRITON_PTXAS_PATH=str(stub))
+        found = replayed(tmp_path, only(everything, "good"), TRITON_PTXAS_PATH=str(old_ptxas(tmp_path)))
 
         counts = [outcome for _, outcome, _ in found["outcomes"]]
         assert (counts.count("failed"), counts.count("skipped")) == (20, MANY - 20)

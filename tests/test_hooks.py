@@ -39,6 +39,13 @@ class Ours:
         return self.tool.counts["variants"] if self.kind == "recorder" else sum(self.tool.compiles.values())
 
 
+def jit_function() -> Any:
+    """Return Triton's class, whose methods the tools replace."""
+    from triton.runtime.jit import JITFunction
+
+    return JITFunction
+
+
 class Theirs:
     """Another tool: it wraps what we wrap, chains the listener, and owns both hooks. It is as polite as we are."""
 
@@ -48,8 +55,8 @@ class Theirs:
 
     def install(self) -> None:
         from triton import knobs
-        from triton.runtime.jit import JITFunction
 
+        JITFunction = jit_function()
         self.on = True
         self.original, self.before = JITFunction._do_compile, knobs.compilation.listener
 
@@ -113,7 +120,7 @@ def launch() -> None:
 
 
 def state() -> tuple[Any, ...]:
-    """Return what of Triton any of the tools touches. What was stopped under another and only passes on is looked through."""
+    """Return what of Triton any of the tools touches, beneath what was stopped and only passes on."""
     from triton import knobs
     from triton.runtime.autotuner import Autotuner
     from triton.runtime.jit import JITFunction
@@ -123,8 +130,13 @@ def state() -> tuple[Any, ...]:
             function = tool.original
         return live(function)
 
-    wrapped = [(JITFunction, "_pack_args"), (JITFunction, "_do_compile"), (Autotuner, "__init__"), (Autotuner, "_bench")]
-    listener = knobs.compilation.listener
+    wrapped = [
+        (JITFunction, "_pack_args"),
+        (JITFunction, "_do_compile"),
+        (Autotuner, "__init__"),
+        (Autotuner, "_bench"),
+    ]
+    listener: Any = knobs.compilation.listener
     while listener is not None:
         tool = getattr(listener, "theirs", None)
         if tool.on if tool is not None else listener._on:
@@ -160,7 +172,7 @@ def test_tools_may_come_and_go_in_any_order(
             now = int(theirs in there)
             assert (theirs.heard, theirs.asked, theirs.told) == tuple(count + now for count in heard), goes
         assert state() == found, goes
-        # An order in which we stayed under the other tool leaves an inert wrapper, which the next to come looks through.
+        # Where we stayed under the other tool, an inert wrapper is left: the next of ours to come looks through it.
         settle(found)
 
 

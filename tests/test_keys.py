@@ -30,7 +30,8 @@ for group in groups:
         now = sum(len(found) for kernel, found in keys().items() if ":constant" in kernel)
         made[name], held = now - held, now
 names = [list(group) for group in groups]
-answer({{"keys": keys(), "raised": raised, "made": made, "names": names, "counts": getattr({recorder}, "counts", None)}})
+counts = getattr({recorder}, "counts", None)
+answer({{"keys": keys(), "raised": raised, "made": made, "names": names, "counts": counts}})
 """
 REPLAY = """
 from kernels import uncompiled

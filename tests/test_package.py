@@ -245,14 +245,15 @@ class TestImport:
         assert not {"torch", "triton", "numpy"} & set(done.stdout.split())
 
     def test_offers_its_public_names_before_they_are_loaded(self) -> None:
-        assert {"Recorder", "replay", "load", "ready", "__version__"} <= set(dir(jitreplay))
-        assert sorted(jitreplay.__all__) == sorted(["Recorder", "replay", "load", "ready", "__version__"])
+        assert {"Recorder", "prefetch", "replay", "load", "ready", "__version__"} <= set(dir(jitreplay))
+        assert sorted(jitreplay.__all__) == sorted(["Recorder", "prefetch", "replay", "load", "ready", "__version__"])
 
     @pytest.mark.parametrize(
         "name, home",
         [
             ("Recorder", "jitreplay.recorder.session"),
             ("ready", "jitreplay.recorder.session"),
+            ("prefetch", "jitreplay.replayer.replay"),
             ("replay", "jitreplay.replayer.replay"),
             ("load", "jitreplay.manifest.file"),
         ],

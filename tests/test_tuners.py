@@ -1,4 +1,4 @@
-"""Autotuner choices: recorded as they are made, restored so that nothing is benchmarked and only the winner compiles."""
+"""Autotuner choices: recorded as they are made, restored so that nothing is timed and only the winner compiles."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -172,7 +172,7 @@ def check_disk_cache() -> Any:
 
     driver = headless._installed
     assert driver is not None
-    undone = [getattr(undo, "args", ()) for undo in driver._undo]
+    undone: list[Any] = [getattr(undo, "args", ()) for undo in driver._undo]
     return next(args[2] for args in undone if args[1:2] == ("check_disk_cache",))
 
 

@@ -37,7 +37,7 @@ CONSTANTS: dict[str, Any] = {
     "text": "relu",
     "text like a dtype": "fp16",
     "empty text": "",
-    "quotes": "it's \"so\"\n",
+    "quotes": 'it\'s "so"\n',
     "beyond ASCII": "größe ✓",
     "lone surrogate": "\udc80",
     "bytes": b"\x00x'",
@@ -323,7 +323,10 @@ def hopeless() -> dict[str, Launch]:
 
 def refused_options(backend: str) -> dict[str, Launch]:
     """Return launches with an option that no manifest may set, by the option's name."""
-    found: dict[str, Any] = {"extern_libs": (("libdevice", "/nowhere.bc"),), "arch": "sm90" if backend == "cuda" else "gfx90a"}
+    found: dict[str, Any] = {
+        "extern_libs": (("libdevice", "/nowhere.bc"),),
+        "arch": "sm90" if backend == "cuda" else "gfx90a",
+    }
     found |= {"backend_name": backend}
     if backend == "cuda":
         found |= {"ptx_options": "-O1", "ir_override": "/nowhere.ttir", "warp_size": 32}

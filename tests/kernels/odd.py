@@ -66,27 +66,27 @@ def listed_constant(C: tl.constexpr):
 
 
 @triton.jit
-def wide(a: tl.int64):
+def wide(a: tl.int64):  # pyright: ignore
     pass
 
 
 @triton.jit
-def unsigned(a: tl.uint32):
+def unsigned(a: tl.uint32):  # pyright: ignore
     pass
 
 
 @triton.jit
-def single(a: tl.float32):
+def single(a: tl.float32):  # pyright: ignore
     pass
 
 
 @triton.jit
-def truth(a: tl.int1):
+def truth(a: tl.int1):  # pyright: ignore
     pass
 
 
 @triton.jit
-def by_text(a: "i16", p: "*fp32"):  # noqa: F821, UP037
+def by_text(a: "i16", p: "*fp32"):  # noqa: F821, F722 # pyright: ignore
     pass
 
 

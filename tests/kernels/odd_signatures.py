@@ -14,16 +14,19 @@ both: Any = None
 if VERSION >= (3, 8):
 
     @triton.jit
-    def variadic(a, *rest):
+    def takes_any_number(a, *rest):
         pass
 
+    variadic = takes_any_number
 
 if VERSION >= (3, 9):
 
     @triton.jit
-    def keyword_only(a, *, n, C: tl.constexpr = 4):
+    def takes_by_name(a, *, n, C: tl.constexpr = 4):
         pass
 
     @triton.jit
-    def both(a, *rest, n, C: tl.constexpr = 4):
+    def takes_both(a, *rest, n, C: tl.constexpr = 4):
         pass
+
+    keyword_only, both = takes_by_name, takes_both

@@ -38,7 +38,7 @@ def cases() -> dict[str, Callable[[], object]]:
         "in a class": lambda: Holder.held[(1,)](x, 16),
         "float": lambda: kept[(1,)](x, 0.5),
         "dtype": lambda: kept[(1,)](x, tl.float16),
-        "string": lambda: kept[(1,)](x, "fp16"),
+        "string": lambda: kept[(1,)](x, "fp32"),
         "None": lambda: kept[(1,)](x, None),
         "tuple": lambda: kept[(1,)](x, (1, 2.0, "a")),
     }

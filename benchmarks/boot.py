@@ -1,0 +1,156 @@
+"""What a boot costs, as ratios of one run: compile children against serial and threads; prefetch; second boots.
+
+    python benchmarks/boot.py [--variants 24] [--jobs 2] [--target cuda:90]
+
+Every boot is a fresh process with its own Triton cache. On a headless target, binaries are not loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def matmul(a, b, c, M, N, K, BLOCK: tl.constexpr, DEPTH: tl.constexpr, SEED: tl.constexpr):
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK, BLOCK), dtype=tl.float32)
+    for start in range(0, K, DEPTH):
+        depth = start + tl.arange(0, DEPTH)
+        x = tl.load(a + row[:, None] * K + depth[None, :], (row[:, None] < M) & (depth[None, :] < K), 0.0)
+        y = tl.load(b + depth[:, None] * N + column[None, :], (depth[:, None] < K) & (column[None, :] < N), 0.0)
+        total = tl.dot(x, y, total)
+    tl.store(c + row[:, None] * N + column[None, :], total + SEED, (row[:, None] < M) & (column[None, :] < N))
+"""
+
+PROGRAM = """
+import json, os, sys, time
+start = time.perf_counter()
+import torch, triton, jitreplay
+from jitreplay.jit.headless import install
+mode, target, path, answer, argument = sys.argv[1:]
+if target != "live":
+    install(target)
+    device = "cpu"
+else:
+    device = "cuda"
+import boot_kernels
+imported = time.perf_counter()
+report = None
+if mode == "record":
+    x = torch.zeros(64, 64, device=device, dtype=torch.float16)
+    out = torch.zeros(64, 64, device=device)
+    with jitreplay.Recorder(path):
+        for n in range(int(argument)):
+            boot_kernels.matmul[(1, 1)](x, x, out, 64, 64, 64, BLOCK=(32, 64)[n % 2], DEPTH=32, SEED=n)
+elif mode == "threads":
+    from concurrent.futures import ThreadPoolExecutor
+    x, out = torch.zeros(64, 64, dtype=torch.float16), torch.zeros(64, 64)
+    with ThreadPoolExecutor(int(argument)) as pool, triton.AsyncCompileMode(pool):
+        for n in range(int(os.environ["BOOT_VARIANTS"])):
+            boot_kernels.matmul.warmup(
+                x, x, out, 64, 64, 64, BLOCK=(32, 64)[n % 2], DEPTH=32, SEED=n, grid=(1, 1)
+            )
+elif mode == "prefetch":
+    jitreplay.prefetch(path, allow=("boot_kernels",))
+    time.sleep(float(argument))  # the weights
+    loaded = time.perf_counter()
+    report = jitreplay.replay(path, allow=("boot_kernels",))
+else:
+    if mode == "serial":
+        import jitreplay.replayer.ahead as ahead
+        ahead.START = 1e9  # seconds: never worth a helper
+    report = jitreplay.replay(path, allow=("boot_kernels",), jobs=int(argument))
+end = time.perf_counter()
+found = {"seconds": end - (loaded if mode == "prefetch" else imported)}
+if report is not None:
+    found |= {"counts": report.counts, "stages": report.seconds}
+with open(answer, "w") as file:
+    json.dump(found, file)
+"""
+
+
+class Bench:
+    """Boots fresh processes in a folder."""
+
+    def __init__(self, folder: Path, target: str, variants: int) -> None:
+        self.folder, self.target, self.variants = folder, target, variants
+        (folder / "boot_kernels.py").write_text(KERNELS)
+        (folder / "program.py").write_text(PROGRAM)
+        self.manifest = folder / "kernels.jitreplay"
+
+    def boot(self, mode: str, cache: str, path: Path | None = None, argument: object = 0) -> dict[str, Any]:
+        """Run one boot; return its seconds beyond imports, and what became of the variants."""
+        answer = self.folder / "answer.json"
+        env = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
+        env |= {
+            "TRITON_CACHE_DIR": str(self.folder / cache),
+            "PYTHONPATH": os.pathsep.join([str(self.folder), PATH]),
+            "BOOT_VARIANTS": str(self.variants),
+        }
+        words = [mode, self.target, str(path or self.manifest), str(answer), str(argument)]
+        subprocess.run([sys.executable, str(self.folder / "program.py"), *words], env=env, check=True)
+        return json.loads(answer.read_text())
+
+    def record(self) -> None:
+        """Make the manifest."""
+        self.boot("record", "recorded", self.folder / "journals", self.variants)
+        words = ["-m", "jitreplay.cli", "merge", str(self.folder / "journals"), "-o", str(self.manifest)]
+        env = {**os.environ, "PYTHONPATH": PATH}
+        subprocess.run([sys.executable, *words], env=env, check=True, stdout=subprocess.DEVNULL)
+
+
+def main() -> None:
+    """Run all and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--variants", type=int, default=24)
+    parser.add_argument("--jobs", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--target", default="cuda:90", help="a headless target, or `live`")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), chosen.target, chosen.variants)
+        start = time.perf_counter()
+        bench.record()
+        print(f"{chosen.variants} matmul variants, {chosen.target}, {len(os.sched_getaffinity(0))} cores")
+        print(f"recorded in {time.perf_counter() - start:.1f} s")
+        serial = bench.boot("serial", "serial")["seconds"]
+        rows: list[tuple[str, float]] = [("serial", serial)]
+        for jobs in chosen.jobs:
+            found = bench.boot("replay", f"children{jobs}", argument=jobs)
+            rows.append((f"children, {jobs} jobs", found["seconds"]))
+            if start := found["stages"].get("helper_start"):
+                rows.append((f"children, {jobs} jobs, beyond their start of {start:.1f} s", found["seconds"] - start))
+            if chosen.target != "live":
+                rows.append((f"threads, {jobs}", bench.boot("threads", f"threads{jobs}", argument=jobs)["seconds"]))
+        first = bench.boot("prefetch", "ahead", argument=20)
+        rows.append(("replay after a prefetch behind 20 s of loading", first["seconds"]))
+        second = bench.boot("replay", "ahead", argument=0)["seconds"]
+        rows.append(("second boot", second))
+        print("without what a second boot costs too (driver, binding, loading):")
+        for name, seconds in rows:
+            if "beyond" in name:
+                net = max(seconds - second, 1e-3)
+                print(f"  {name:48} {net:7.2f} s  {(serial - second) / net:6.2f}x")
+        print("all, against serial:")
+        for name, seconds in rows:
+            print(f"{name:50} {seconds:7.2f} s  {serial / max(seconds, 1e-3):6.2f}x")
+
+
+if __name__ == "__main__":
+    main()

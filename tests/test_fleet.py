@@ -1,0 +1,123 @@
+"""`jitreplay compile` for a fleet: many targets, shards, archives, and caches that were moved."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import triton
+
+from jitreplay.manifest.model import Manifest
+
+from .helpers import as_json, jitreplay, program, save
+from .test_children import everything, only
+
+__all__ = ["everything"]  # a fixture
+
+
+def compiled(folder: Path, path: Path, cache: Path, *words: Any, code: int = 0, **variables: str) -> Any:
+    """Run `jitreplay compile` for cuda:90 and return its report."""
+    words = ("--target", "cuda:90", "--cache-dir", cache, "--allow", "kernels", "--json", *words)
+    return as_json(jitreplay(folder, "compile", path, *words, **variables), code)
+
+
+def found_in(folder: Path, path: Path, cache: Path) -> dict[str, int]:
+    """Return what a replay in a fresh process finds in a cache."""
+    code = f"""
+    report = jitreplay.replay({str(path)!r}, allow=("kernels",))
+    answer([report.counts, report.notes])
+    """
+    counts, notes = program(folder, code, TRITON_CACHE_DIR=str(cache))
+    assert notes == []
+    return counts
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, everything: Manifest) -> Path:
+    return save(only(everything, "good", most=4), tmp_path / "kernels.jitreplay")
+
+
+def entries(cache: Path) -> set[str]:
+    return {path.name for path in cache.iterdir() if not path.name.startswith(".")}
+
+
+def test_a_moved_cache_is_found_and_has_its_launchers(tmp_path: Path, manifest: Path) -> None:
+    report = compiled(tmp_path, manifest, tmp_path / "built", "-j", "2")
+    assert report["counts"] == {"compiled": 4}
+    if triton.__version__.startswith("3.6."):
+        assert len(list((tmp_path / "built").glob("*/__triton_launcher*.so"))) == 1
+
+    shutil.move(tmp_path / "built", tmp_path / "there")
+    assert found_in(tmp_path / "a", manifest, tmp_path / "there") == {"cached": 4}
+    # Once it is put right it is left alone.
+    groups = {path: path.stat().st_mtime_ns for path in (tmp_path / "there").glob("*/__grp__*")}
+    assert found_in(tmp_path / "b", manifest, tmp_path / "there") == {"cached": 4}
+    assert {path: path.stat().st_mtime_ns for path in groups} == groups
+
+
+def test_it_can_be_started_again(tmp_path: Path, manifest: Path) -> None:
+    compiled(tmp_path, manifest, tmp_path / "built", "--shard", "1/2")
+    first = entries(tmp_path / "built")
+    report = compiled(tmp_path, manifest, tmp_path / "built")
+    assert report["counts"].get("cached", 0) + report["counts"]["compiled"] == 4
+    assert first < entries(tmp_path / "built")
+
+
+def test_shards_together_make_the_whole(tmp_path: Path, manifest: Path) -> None:
+    compiled(tmp_path, manifest, tmp_path / "whole")
+    for part in ("1/2", "2/2"):
+        compiled(tmp_path, manifest, tmp_path / "parts", "--shard", part)
+    assert entries(tmp_path / "parts") == entries(tmp_path / "whole")
+
+
+def test_another_toolchain_is_told(tmp_path: Path, manifest: Path) -> None:
+    cache = tmp_path / "built"
+    compiled(tmp_path, manifest, cache)
+    note = cache / ".jitreplay" / "cache.json"
+    found = json.loads(note.read_text())
+    found["builds"]["90"]["triton"] = "3.5.0"
+    note.write_text(json.dumps(found))
+    code = f"""
+    answer(jitreplay.replay({str(manifest)!r}, allow=("kernels",)).notes)
+    """
+    (told,) = program(tmp_path / "a", code, TRITON_CACHE_DIR=str(cache))
+    assert "another toolchain" in told and "triton: 3.5.0" in told
+
+
+class TestArchive:
+    def test_it_fills_another_cache(self, tmp_path: Path, manifest: Path) -> None:
+        compiled(tmp_path, manifest, tmp_path / "built", "--archive", tmp_path / "a.tgz")
+        shutil.rmtree(tmp_path / "built")
+        done = jitreplay(tmp_path, "unpack", tmp_path / "a.tgz", "--cache-dir", tmp_path / "there")
+        assert done.returncode == 0, done.stderr
+        assert found_in(tmp_path / "a", tmp_path / "there" / "kernels.jitreplay", tmp_path / "there") == {"cached": 4}
+
+        again = jitreplay(tmp_path, "unpack", tmp_path / "a.tgz", "--cache-dir", tmp_path / "there")
+        assert again.stdout.startswith("0 entries written")
+
+    def test_a_damaged_one_is_refused_whole(self, tmp_path: Path, manifest: Path) -> None:
+        compiled(tmp_path, manifest, tmp_path / "built", "--archive", tmp_path / "a.tgz")
+        data = (tmp_path / "a.tgz").read_bytes()
+        for broken in (data[:-200], data[:2000], b"no archive"):
+            (tmp_path / "broken.tgz").write_bytes(broken)
+            done = jitreplay(tmp_path, "unpack", tmp_path / "broken.tgz", "--cache-dir", tmp_path / "there")
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert not (tmp_path / "there").exists()
+
+    def test_a_name_that_leaves_the_cache_is_refused(self, tmp_path: Path) -> None:
+        import hashlib
+        import io
+        import tarfile
+
+        data = b"x"
+        sums = {name: hashlib.sha256(data).hexdigest() for name in ("kernels.jitreplay", "cache/../../x")}
+        index = json.dumps({"format": 1, "sha256": sums}).encode()
+        with tarfile.open(tmp_path / "a.tgz", "w:gz") as tar:
+            for name, content in {"index.json": index, **dict.fromkeys(sums, data)}.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+        done = jitreplay(tmp_path, "unpack", tmp_path / "a.tgz", "--cache-dir", tmp_path / "there")
+        assert done.returncode == 2 and "no file of a cache" in done.stderr
+        assert not (tmp_path / "there").exists()
