@@ -13,7 +13,7 @@ from ..manifest import alike, diff, file, merge, words
 from ..manifest.errors import printable
 from ..manifest.model import Choice, Environment, Kernel, Manifest, Variant
 from . import output
-from .output import DIFFERS, print_json, table
+from .output import DIFFERS, count, print_json, table
 
 _ANY = click.Path(path_type=Path)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print data as JSON (docs/json.md has its shape).")
@@ -55,13 +55,9 @@ def merge_command(sources: tuple[Path, ...], output: Path, as_json: bool) -> Non
         print_json({**counts, "notes": merged.notes})
         return
     say(
-        f"{output}: {counts['variants']} variants of {counts['kernels']} kernels, {size} bytes, "
-        f"from {_count(merged.journals, 'journal')} and {_count(merged.manifests, 'manifest')}"
+        f"{output}: {count(counts['variants'], 'variant')} of {count(counts['kernels'], 'kernel')}, {size} bytes, "
+        f"from {count(merged.journals, 'journal')} and {count(merged.manifests, 'manifest')}"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 @click.command("show")
@@ -77,6 +73,8 @@ def show_command(path: Path, pattern: str | None, as_json: bool) -> None:
             tuple(v for v in manifest.variants if pattern in v.kernel.name),
             tuple(c for c in manifest.choices if pattern in c.kernel.name),
         )
+        if not manifest.kernels:
+            tell(f"no kernel's name contains {pattern!r}; `jitreplay show {path}` lists them")
     if as_json:
         print_json(as_data(manifest))
         return
@@ -89,7 +87,7 @@ def show_command(path: Path, pattern: str | None, as_json: bool) -> None:
         say(f"recorded on {environment.target} {environment.device.name} with {versions}".strip())
     phases = Counter(v.phase.value for v in manifest.variants)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(phases.items()))
-    say(f"{len(manifest.variants)} variants of {len(manifest.kernels)} kernels ({shown or 'none'})")
+    say(f"{count(len(manifest.variants), 'variant')} of {count(len(manifest.kernels), 'kernel')} ({shown or 'none'})")
     if manifest.choices:
         say(f"{len(manifest.choices)} autotuner choices")
     say("")

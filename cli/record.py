@@ -13,7 +13,7 @@ import click
 
 from ..manifest.errors import ManifestError
 from ..manifest.merge import merge_files
-from .output import Unusable, note
+from .output import Unusable, count, note
 
 _SITE = Path(__file__).resolve().parent.parent / "recorder" / "site"
 
@@ -140,8 +140,9 @@ def _tell(folder: Path, journals: set[Path], seen: list[str]) -> None:
         for line in merged.notes:
             note(line)
         note(
-            f"recorded {len(merged.manifest.variants)} variants of {len(merged.manifest.kernels)} kernels in "
-            f"{len(journals)} journals; next: jitreplay merge {folder} -o kernels.jitreplay"
+            f"recorded {count(len(merged.manifest.variants), 'variant')} of "
+            f"{count(len(merged.manifest.kernels), 'kernel')} in {count(len(journals), 'journal')}; "
+            f"next: jitreplay merge {folder} -o kernels.jitreplay"
         )
     elif "triton" in seen:
         note("recorded nothing: Triton was imported, but no kernel was compiled")

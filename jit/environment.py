@@ -9,12 +9,20 @@ from typing import Any
 
 from ..manifest.model import Device, Environment
 from .bind import injected
-from .internals import internals
+from .internals import Unsupported, internals
 
 
 def live_target() -> tuple[str, int | str, int]:
-    """Return (backend, arch, warp size) of the active driver (Triton 3.6.0 to 3.9.0: `get_current_target`)."""
-    target = internals().driver.active.get_current_target()
+    """Return (backend, arch, warp size) of the active driver (Triton 3.6.0 to 3.9.0: `get_current_target`).
+
+    Raises Unsupported, in one line, when there is no GPU that Triton can use.
+    """
+    names = internals()
+    try:
+        target = names.driver.active.get_current_target()
+    except Exception as error:  # Triton raises RuntimeError without a GPU, and what a broken driver raises
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise Unsupported(f"no GPU that Triton {names.version} can use here ({text})") from None
     return target.backend, target.arch, target.warp_size
 
 
@@ -60,6 +68,13 @@ def device() -> Device:
     return Device(
         name, int(properties.get("max_shared_mem", 0)), int(properties.get("multiprocessor_count", 0)), memory
     )
+
+
+def tuned_on() -> str:
+    """Return the device that an autotuner's timings are of. A headless driver makes its timings up, and says so."""
+    name = device().name
+    headless = type(internals().driver.active).__name__ == "HeadlessDriver"
+    return f"{name} (headless)" if headless else name
 
 
 def variables() -> dict[str, str]:

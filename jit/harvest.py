@@ -19,6 +19,7 @@ from ..manifest.model import Argument, Option
 from .bind import injected, strip
 from .encode import argument, encode, spec
 from .internals import internals
+from .look import is_future
 from .tuner import innermost, parts
 
 _NAMED = {"i1": "bool", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
@@ -64,7 +65,7 @@ def _of(fn: Any, tuners: list[Any]) -> Iterator[Found]:
     for kernels, keys, target, *_ in list(fn.device_caches.values()):
         for (specialization, text), key in list(keys.items()):
             kernel = kernels.get(key)
-            if key in seen or not _is_compiled(kernel):
+            if key in seen or kernel is None or is_future(kernel):
                 continue
             seen.add(key)
             items = [item for item in specialization if isinstance(item, tuple) and len(item) == 2]
@@ -76,11 +77,6 @@ def _of(fn: Any, tuners: list[Any]) -> Iterator[Found]:
             yield Found(
                 fn, key, kernel, args, options, _candidate(fn, args, options, tuners), kernel.module is not None
             )
-
-
-def _is_compiled(kernel: Any) -> bool:
-    """Whether it is a kernel, and no future of AsyncCompileMode (3.6.0 to 3.9.0: FutureKernel)."""
-    return kernel is not None and not hasattr(kernel, "finalize_compile")
 
 
 def _options(fn: Any, text: str) -> tuple[Option, ...]:

@@ -39,7 +39,8 @@ def internals() -> Internals:
         from triton.runtime.driver import driver
         from triton.runtime.jit import JITCallable, JITFunction
     except Exception as error:
-        raise Unsupported(f"Triton cannot be used: {type(error).__name__}: {error}") from None
+        hint = '; install it with: pip install "jitreplay[triton]"' if isinstance(error, ModuleNotFoundError) else ""
+        raise Unsupported(f"Triton cannot be used: {type(error).__name__}: {error}{hint}") from None
     needed = {
         "JITFunction.run": (JITFunction, "run"),
         "JITFunction._pack_args": (JITFunction, "_pack_args"),

@@ -89,6 +89,11 @@ def _is_ours(method: Any, look: Look) -> bool:
     return getattr(method, "__self__", None) is look
 
 
+def is_future(kernel: Any) -> bool:
+    """Whether it is a FutureKernel of AsyncCompileMode, told without asking it: it would wait (3.6.0 to 3.9.0)."""
+    return "finalize_compile" in getattr(kernel, "__dict__", {})
+
+
 def when_compiled(
     kernel: Any,
     then: Callable[[Any], None],
@@ -99,8 +104,12 @@ def when_compiled(
 
     `on_failure` is called in the worker's thread when the FutureKernel's compile raised.
     """
-    if not hasattr(kernel, "finalize_compile"):
+    if not is_future(kernel):
         then(kernel)
+        return
+    if kernel.future is None:  # another launch of its key has finalised it
+        if kernel.kernel is not None:
+            then(kernel.kernel)
         return
     if on_failure is not None:
         kernel.future.add_done_callback(lambda done: on_failure() if done.exception() is not None else None)

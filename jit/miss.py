@@ -11,6 +11,7 @@ from typing import Any
 
 from .internals import internals, live
 from .listener import Listener
+from .look import is_future
 
 _local = threading.local()
 
@@ -144,8 +145,11 @@ class MissHook:
                 raise
             finally:
                 hook._listener.expect(False)
-            if hasattr(kernel, "finalize_compile"):
-                hook._expect_worker(kernel)
+            if is_future(kernel):
+                try:
+                    hook._expect_worker(kernel)
+                except Exception as error:
+                    hook._on_error(error)
             # None: another tool's cache hook cancelled the compile. No `_pack_args`: Triton's own `preload`.
             if kernel is not None and pending is not None and pending[0] is fn:
                 try:
@@ -159,7 +163,8 @@ class MissHook:
 
     def _expect_worker(self, future: Any) -> None:
         """Claim the compile of a FutureKernel, which a worker of AsyncCompileMode runs (3.6.0 to 3.9.0)."""
-        if not hasattr(future, "_jitreplay_claimed"):
+        # Not by `hasattr`: from 3.7 on a name that it lacks makes it wait for the compile.
+        if "_jitreplay_claimed" not in vars(future) and future.future is not None:
             future._jitreplay_claimed = True
             future.future.add_done_callback(lambda done: done.exception() is None and self._in_workers.append(1))
 

@@ -83,7 +83,7 @@ class Resolver:
             self._errors[name] = str(error)
             raise
         except ModuleNotFoundError as error:
-            self._errors[name] = f"module {name} cannot be imported: {error}"
+            self._errors[name] = f"module {name} cannot be imported: {error} (PYTHONPATH may name its folder)"
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise

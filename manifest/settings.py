@@ -19,8 +19,10 @@ class SettingError(JitreplayError):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the variables `JITREPLAY_*` say. `budget` and `limit` are in seconds, None where not given: of a whole replay, of
-    one compile. `jobs` 0 means by free cores."""
+    """What the variables `JITREPLAY_*` say. `jobs` 0 means by free cores.
+
+    `budget` and `limit` are in seconds, None where not given: of a whole replay, of one compile.
+    """
 
     record: str = ""
     manifest: str = ""

@@ -250,7 +250,7 @@ class Recorder:
         self._looks.append(Look(kernel, noted, self.trouble))
 
     def _on_choice(self, tuner: Any, key: Any, config: Any, timings: Mapping[Any, float]) -> None:
-        from ..jit.environment import device
+        from ..jit.environment import tuned_on
         from ..jit.tuner import innermost
         from . import capture
 
@@ -259,7 +259,7 @@ class Recorder:
             self.counts["dropped"] += 1
             return
         with self.open(fn) as (writer, kernel):
-            writer.write(b"C", capture.of_choice(kernel, key, config, timings, device().name, self.rank))
+            writer.write(b"C", capture.of_choice(kernel, key, config, timings, tuned_on(), self.rank))
             self.counts["choices"] += 1
 
     def trouble(self, error: Exception) -> None:

@@ -67,6 +67,10 @@ def make_plan(manifest: Manifest, backend: str, resolver: Resolver, rank: str = 
     return plan
 
 
+ELSEWHERE = ("recorded on ", "another pipeline stage's ")
+"""How the reason of a variant begins that is not for this process at all."""
+
+
 def known_stages(manifest: Manifest) -> frozenset[str]:
     """Return the pipeline stages that the recording names."""
     return frozenset(stage(r) for ranks in {v.ranks for v in manifest.variants} for r in ranks)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from ..jit.bind import injected
-from ..jit.environment import device, live_target, variables
+from ..jit.environment import live_target, tuned_on, variables
 from ..jit.internals import internals
 from ..jit.listener import Listener
 from ..jit.resolve import Absent, Resolver, Unresolved
@@ -18,7 +18,7 @@ from .ahead import Ahead
 from .choices import restore
 from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, Outcome, Report, Result
-from .plan import Planned, make_plan
+from .plan import ELSEWHERE, Planned, make_plan
 from .plan import planned as plan_one
 from .prebuilt import differences, settle
 from .prefetch import Prefetch, usable_cache
@@ -84,7 +84,7 @@ class Session:
 
     def restore_choices(self) -> None:
         """Put the recorded winners where the live autotuners look, so that nothing is benchmarked."""
-        name = device().name if self.manifest.choices else ""
+        name = tuned_on() if self.manifest.choices else ""
         with self._stage("plan"), self._stage("total"):
             self.report.choices = [restore(choice, name, self._resolver) for choice in self.manifest.choices]
 
@@ -138,7 +138,15 @@ class Session:
     def _forms(self, planned: Planned) -> list[Form]:
         return forms(planned.variant, self._survivors, self.live)
 
+    def _refuse_dropped(self) -> None:
+        """Raise ReplayError for what the plan dropped, unless it is for another process or its kernel may yet come."""
+        for result in self.report.results:
+            if result.outcome is Outcome.SKIPPED and not result.reason.startswith(ELSEWHERE):
+                raise ReplayError(f"{result.variant.kernel.name} {result.variant.digest}: {result.reason}")
+
     def _run(self, todo: list[Planned], progress: Progress | None) -> None:
+        if self._strict:
+            self._refuse_dropped()
         self._listener.install()
         try:
             with self._stage("total"):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger("jitreplay")
 Warm = Callable[[Planned], Result]
-WAITS = "; waits for it"
+WAITS = "; bound when it first appears"
 
 
 class Waiting:

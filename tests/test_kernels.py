@@ -127,7 +127,7 @@ class TestMade:
     def test_one_that_is_not_there_is_waited_for(self, booted: Any) -> None:
         assert not [name for name in booted["keys"] if name.endswith("made")]
         assert {(outcome, reason.rpartition("; ")[2]) for outcome, reason in booted["made"]} == {
-            ("skipped", "waits for it")
+            ("skipped", "bound when it first appears")
         }
 
     def test_one_that_appears_is_bound_at_its_first_launch(self, booted: Any) -> None:

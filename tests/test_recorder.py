@@ -441,7 +441,12 @@ class TestProcesses:
 
     def start(self, folder: Path, **variables: str) -> Path:
         (folder / "server.py").write_text(CHILDREN)
-        settings = {"JITREPLAY_RECORD": "recording", "JITREPLAY_TARGET": "cuda:90", **variables}
+        settings = {
+            "JITREPLAY_RECORD": "recording",
+            "JITREPLAY_TARGET": "cuda:90",
+            "PYTHONWARNINGS": "ignore",
+            **variables,
+        }
         done = run(folder, sys.executable, folder / "server.py", **settings)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""

@@ -89,7 +89,7 @@ class TestRecording:
 
         assert blocks(manifest) == [32, 16]
         first, _ = sorted(manifest.choices, key=lambda c: c.key[0].number != 5)  # type: ignore[union-attr]
-        assert first.device == "NVIDIA H200"
+        assert first.device == "NVIDIA H200 (headless)"
         assert [time for _, time in first.timings] == [1, 2, 3]
         assert first.timings[0][0].startswith("C: 32, num_warps: 4")
 
