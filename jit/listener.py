@@ -19,31 +19,43 @@ class Listener:
 
     def __init__(self) -> None:
         self._previous: Any = None
-        self._was_set = False
-        self._on = False
+        self._was_set = self._linked = self._on = False
+        self._installs = 0
         self._seen = threading.local()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.unclaimed = 0
 
     def install(self) -> None:
-        slot = internals().knobs.compilation
-        self._was_set = "listener" in vars(slot)  # else its class has the default
-        self._previous, self._on = slot.listener, True
-        slot.listener = self
+        """Link into the slot. Installs are counted: several threads may need it at once."""
+        with self._lock:
+            self._installs += 1
+            self._on = True
+            if self._linked:  # also where another tool's link came on top of ours and we stayed beneath it
+                return
+            slot = internals().knobs.compilation
+            self._was_set = "listener" in vars(slot)  # else its class has the default
+            self._previous, self._linked = slot.listener, True
+            slot.listener = self
 
     def uninstall(self) -> None:
         """Put back what was there; when another tool has wrapped us since, stay as an inert link."""
-        self._on = False
-        slot = internals().knobs.compilation
-        if slot.listener is not self:
-            return
-        link = self
-        while isinstance(link._previous, Listener) and not link._previous._on:
-            link = link._previous  # one that was stopped before us
-        if link._was_set:
-            slot.listener = link._previous
-        else:
-            del slot.listener
+        with self._lock:
+            self._installs = max(0, self._installs - 1)
+            if self._installs:
+                return
+            self._on = False
+            slot = internals().knobs.compilation
+            if slot.listener is not self:
+                return
+            link = self
+            while isinstance(link._previous, Listener) and not link._previous._on:
+                link._linked = False
+                link = link._previous  # one that was stopped before us
+            link._linked = False
+            if link._was_set:
+                slot.listener = link._previous
+            else:
+                del slot.listener
 
     def expect(self, expected: bool) -> None:
         """Say that the compiles of this thread are known of, or no longer are."""

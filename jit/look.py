@@ -28,6 +28,7 @@ class Look:
         self._noted = [noted]  # taken by `pop`, which only one thread can
         self._on_error = on_error
         self._launcher: Any = None
+        self._loader: Any = kernel.__dict__.get("_init_handles")  # another recorder's
         if kernel.module is None and kernel._run is None:
             kernel._init_handles = self._load
         elif kernel._run is not None:
@@ -39,6 +40,8 @@ class Look:
         if kernel is None:
             return
         kernel.__dict__.pop("_init_handles", None)
+        if self._loader is not None:
+            kernel._init_handles = self._loader
         kernel._init_handles()
         if self._noted and kernel._run is not None:
             self._replace(kernel)
@@ -53,7 +56,7 @@ class Look:
         noted = _pop(self._noted)
         kernel = self._kernel()
         if kernel is not None and _is_ours(kernel.__dict__.get("_run"), self):
-            kernel._run = self._launcher
+            kernel._run = _beneath(self._launcher, "_launcher")
         if noted is not None:
             try:
                 noted(args[:3], args[self._BEFORE :])
@@ -69,8 +72,10 @@ class Look:
             return
         if _is_ours(kernel.__dict__.get("_init_handles"), self):
             del kernel._init_handles
+            if (loader := _beneath(self._loader, "_loader")) is not None:
+                kernel._init_handles = loader
         if _is_ours(kernel.__dict__.get("_run"), self):
-            kernel._run = self._launcher
+            kernel._run = _beneath(self._launcher, "_launcher")
 
     @property
     def waiting(self) -> bool:
@@ -83,6 +88,13 @@ def _pop(noted: list[Noted]) -> Noted | None:
         return noted.pop()
     except IndexError:
         return None
+
+
+def _beneath(method: Any, name: str) -> Any:
+    """Return what lies beneath the looks that were removed while another was on top of them."""
+    while isinstance(look := getattr(method, "__self__", None), Look) and not look._noted:
+        method = getattr(look, name)
+    return method
 
 
 def _is_ours(method: Any, look: Look) -> bool:

@@ -72,6 +72,8 @@ class Resolver:
             return loaded
         if name in self._errors:
             raise Unresolved(self._errors[name])
+        if name.rpartition(".")[2] == "__main__":
+            raise Unresolved(f"{name} is a program; it is not started to look for its kernels")
         top = name.partition(".")[0]
         try:
             if top not in self._allow and top not in sys.modules:

@@ -6,6 +6,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -86,23 +87,31 @@ class _Waiter(importlib.abc.MetaPathFinder):
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then
+        self._looking = threading.local()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name or self not in sys.meta_path:
+        if fullname != self._name or self not in sys.meta_path or getattr(self._looking, "on", False):
             return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec = find(fullname, path, target) if find is not None else None
-            if spec is not None:
-                if spec.loader is not None and hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, self._then)
-                return spec
-        # Not installed: a later attempt may find it.
-        sys.meta_path.insert(0, self)
+        self._looking.on = True
+        try:
+            for finder in [other for other in sys.meta_path if other is not self]:
+                find = getattr(finder, "find_spec", None)
+                spec = find(fullname, path, target) if find is not None else None
+                if spec is not None:
+                    if spec.loader is not None and hasattr(spec.loader, "exec_module"):
+                        spec.loader = _Loader(spec.loader, self._done)
+                    return spec
+        finally:
+            self._looking.on = False
         return None
+
+    def _done(self) -> None:
+        """The module has run. Until then we stay: many programs look a module up before they import it."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._then()
 
 
 class _Loader(importlib.abc.Loader):

@@ -158,7 +158,11 @@ class Recorder:
             if self.is_full:
                 self.counts["dropped"] += 1
                 return
-            event = self._record(miss, key, texts)
+            try:
+                event = self._record(miss, key, texts)
+            except BaseException:
+                self._seen.pop(key, None)  # what was not written is to be written when it comes again
+                raise
         if miss.warmup:
             self._watch(miss, texts, event)
 
@@ -293,6 +297,7 @@ class _Open:
         described = kernel(self._fn)
         writer.lock.acquire()
         try:
+            writer.check()
             if writer.path is None:
                 writer.begin(self._recorder._environment())
             return writer, writer.kernel(described)

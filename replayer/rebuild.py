@@ -32,8 +32,9 @@ def bind(planned: Planned, form: Form, resolver: Resolver, probe: Any = None) ->
         kind = int(param._param.kind)
         named = param.name in planned.variant.keywords
         if kind == KEYWORD_ONLY or named or kwargs:
-            # One that is a launch option too, and was left to its default, must not be given by name.
-            if named or param.name not in OPTION_NAMES or not param.has_default:
+            # One that may be a launch option too, and was left to its default, must not be given by name.
+            default = param.has_default and encode(param.default) == argument.value
+            if named or param.name not in OPTION_NAMES or not default:
                 kwargs[param.name] = value
         elif kind == VAR_POSITIONAL:
             args.extend(value)
