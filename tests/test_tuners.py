@@ -238,7 +238,9 @@ class TestRestoring:
         report, made, _, _ = self.again(lab, manifest, lambda: tuner(clock), target="cuda:90/H100")
 
         assert clock.calls == 6 and made.best_config.kwargs == {"C": 16}
-        assert {c.reason for c in report.choices} == {"timed on NVIDIA H200, this is NVIDIA H100 80GB HBM3"}
+        assert {c.reason for c in report.choices} == {
+            "timed on NVIDIA H200 (headless), this is NVIDIA H100 80GB HBM3 (headless)"
+        }
 
     def test_a_winner_that_is_gone_is_not_forced(self, lab: Lab) -> None:
         from kernels.tuned import Clock, config, tuner
