@@ -185,15 +185,8 @@ def _prepare(target: str | None, cache_dir: Path | None) -> None:
 
             live_target()
     except (ValueError, JitreplayError) as error:
-        raise Unusable(str(error)) from None
-    except Exception as error:
-        raise Unusable(
-            f"no GPU that Triton can use here ({_line(error)}); give --target, such as --target cuda:90"
-        ) from None
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+        hint = "" if target else "; without one, give --target, such as --target cuda:90"
+        raise Unusable(f"{error}{hint}") from None
 
 
 def _allowed(allow: tuple[str, ...]) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class TestShow:
         done = jitreplay("show", good)
 
         assert done.exit_code == 0
-        assert "2 variants of 1 kernels (2 serving)" in done.output
+        assert "2 variants of 1 kernel (2 serving)" in done.output
         assert "1 autotuner choices" in done.output
         (row,) = [line for line in done.output.splitlines() if line.startswith("engine.ops.copy")]
         assert row.split(maxsplit=3) == ["engine.ops.copy", "2", "2", "n_blocks (2), options (2)"]
@@ -153,7 +153,7 @@ class TestMerge:
         jitreplay("merge", tmp_path / "ab", a, "-o", tmp_path / "again")
 
         size = (tmp_path / "ab").stat().st_size
-        counts = f"3 variants of 1 kernels, {size} bytes, from 2 journals and 0 manifests"
+        counts = f"3 variants of 1 kernel, {size} bytes, from 2 journals and 0 manifests"
         assert done.output == f"{tmp_path / 'ab'}: {counts}\n"
         assert (tmp_path / "ab").read_bytes() == (tmp_path / "ba").read_bytes() == (tmp_path / "again").read_bytes()
 

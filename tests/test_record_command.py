@@ -87,7 +87,7 @@ class TestProgram:
         _, done = family
 
         (line,) = [line for line in done.stderr.splitlines() if line.startswith("jitreplay: ")]
-        assert "4 variants of 1 kernels in 4 journals" in line
+        assert "4 variants of 1 kernel in 4 journals" in line
         assert "jitreplay merge recording" in line
 
     def test_triton_first_and_torch_after_it(self, tmp_path: Path) -> None:
