@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..manifest.settings import LOGGER, Settings, set_log_level, settings
-from ..recorder.bootstrap import when_imported
+from ..recorder.bootstrap import stand_down, when_imported
 
 _WORKER_BASE = "vllm.v1.worker.worker_base"
 _vllm_log = logging.getLogger("vllm.jitreplay")
@@ -35,6 +35,7 @@ def register() -> None:
         _speak_through_vllm()
         set_log_level(chosen.log)
         _set_cache_directory(chosen)
+        stand_down()
         when_imported(_WORKER_BASE, functools.partial(_hook_workers, chosen))
     except Exception as error:
         _vllm_log.warning("jitreplay is off: %s: %s", type(error).__name__, error)

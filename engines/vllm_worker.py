@@ -15,7 +15,7 @@ from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import LOGGER, Settings
-from ..recorder.phase import ready
+from ..recorder.phase import ready, starting
 from ..recorder.session import Recorder, start_from_environment
 from ..recorder.watch import Watch
 from ..replayer import prefetch
@@ -121,6 +121,8 @@ class WorkerSession:
 
     def late(self) -> None:
         """Before warm-up, graph capture and vLLM's JIT monitor: the rest, from the runner's own tables."""
+        if self._reported:
+            self._begin_again()
         self.early()
         if self._replay is None:
             return
@@ -128,8 +130,6 @@ class WorkerSession:
         self._bring_cache()
         buffers = vllm_config.buffers(self.worker)
         session.live = Live(buffers, vllm_config.settings(self.worker) | table_settings(buffers))
-        if self._reported:
-            return
         self._reported = True
         try:
             with self._context():
@@ -137,6 +137,14 @@ class WorkerSession:
         finally:
             session.close()
         self._report()
+
+    def _begin_again(self) -> None:
+        """vLLM warms up once more, because its groups changed (elastic expert parallelism): replay for the new ones."""
+        starting()
+        assert self._replay is not None
+        self._replay.waiting.stop()
+        self._replay, self._ahead, self._early_done, self._reported = None, None, False, False
+        self._describe(vllm_config.buffers(self.worker))
 
     def ready(self) -> None:
         """Warm-up is over: from now on a compile is one that a request waits for."""
@@ -154,9 +162,10 @@ class WorkerSession:
         elif self._ahead is not None:
             self._ahead.close()
         if self._watch is not None:
-            self._watch.stop()
-            if self._watch.compiles:
-                LOGGER.warning("%s", self._watch.summary())
+            watch, self._watch = self._watch, None
+            watch.stop()
+            if watch.compiles:
+                LOGGER.warning("%s", watch.summary())
         if self._recorder is not None:
             self._recorder.stop()
 

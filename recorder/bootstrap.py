@@ -15,6 +15,7 @@ _HELLO = "JITREPLAY_HELLO"
 """A folder where each process under `jitreplay record` leaves a mark, so that the command can say what it saw."""
 
 _armed = False
+_stood_down = False
 
 
 def arm() -> None:
@@ -32,7 +33,23 @@ def arm() -> None:
     when_imported("triton", _start)
 
 
+def stand_down() -> None:
+    """Leave the recording to an engine's plugin, which knows which of its processes launch kernels.
+
+    Under `jitreplay record` every process records, so nothing changes there.
+    """
+    global _stood_down
+    if os.environ.get(_HELLO):
+        return
+    _stood_down = True
+    session = sys.modules.get(f"{__package__}.session")
+    if session is not None:
+        session.stop_if_idle()
+
+
 def _start() -> None:
+    if _stood_down:
+        return
     _mark("triton")
     target = os.environ.get("JITREPLAY_TARGET")
     if target:

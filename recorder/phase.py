@@ -17,6 +17,11 @@ def ready() -> None:
     _ready.set()
 
 
+def starting() -> None:
+    """Say that the server warms up again, as elastic expert parallelism does; `ready` ends that too."""
+    _ready.clear()
+
+
 def is_ready() -> bool:
     """Whether `ready` was called in this process (or in the one it was forked from)."""
     return _ready.is_set()

@@ -81,8 +81,8 @@ class Recorder:
         harvest_into(self)
         return self
 
-    def stop(self) -> None:
-        """Take the hooks and looks off, write the closing counts. Stopping twice is one stop."""
+    def stop(self, quiet: bool = False) -> None:
+        """Take the hooks and looks off, write the closing counts and say them. Stopping twice is one stop."""
         if self._hook is None or self._writer is None:
             return
         hook, self._hook = self._hook, None
@@ -104,7 +104,8 @@ class Recorder:
                 self._writer.close()
         except OSError as error:
             self.trouble(error)
-        LOGGER.info("recorded %d variants to %s", self.counts["variants"], self._writer.path or "no file")
+        if not quiet:
+            LOGGER.info("recorded %d variants to %s", self.counts["variants"], self._writer.path or "no file")
 
     def __enter__(self) -> Recorder:
         return self.start()
@@ -344,3 +345,14 @@ def start_from_environment() -> Recorder | None:
     atexit.register(recorder.stop)
     _from_environment = recorder
     return recorder
+
+
+def stop_if_idle() -> None:
+    """End the environment's recording where it has seen nothing yet; `start_from_environment` may begin it again."""
+    global _from_environment
+    recorder = _from_environment
+    if recorder is None or any(recorder.counts.values()):
+        return
+    _from_environment = None
+    atexit.unregister(recorder.stop)
+    recorder.stop(quiet=True)

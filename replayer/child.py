@@ -72,14 +72,21 @@ def _prepare(hello: wire.Hello) -> tuple[Any, list[str]]:
     from .worker import Compiler
 
     install(str(hello.device.target), hello.device)
-    compiler, notes = Compiler(hello.allow, hello.launchers), []
+    compiler = Compiler(hello.allow, hello.launchers)
+    failed: dict[str, list[str]] = {}
     for name in hello.modules:
         try:
             compiler.resolver.module(name)
         except Unresolved as reason:
-            notes.append(str(reason))
+            why = str(reason)
+            failed.setdefault(why.removeprefix(f"module {name} "), []).append(name)
     _warm_up(hello.device.target)
-    return compiler, notes
+    return compiler, [f"{_few(names)} {why}; the server compiles these itself" for why, names in failed.items()]
+
+
+def _few(names: list[str]) -> str:
+    """Return one line for modules that failed alike: the first by name, the others by their number."""
+    return f"module {names[0]}" if len(names) == 1 else f"module {names[0]} and {len(names) - 1} more"
 
 
 def _warm_up(target: Any) -> None:

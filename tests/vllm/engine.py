@@ -7,10 +7,13 @@ operators.
 """
 
 import json
+import multiprocessing
+import os
 import tempfile
 from pathlib import Path
 
 import torch
+from jitreplay.examples.counter import Counter
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
 
 KV_BYTES = 1 << 27
@@ -82,7 +85,10 @@ def model(name):
 class HeadlessWorker(Worker):
     """vLLM's GPU worker on the CPU. Only what asks a device for its memory is replaced."""
 
+    counter = None
+
     def init_device(self):
+        HeadlessWorker.counter = HeadlessWorker.counter or Counter().install()
         self.device = torch.device("cpu")
         init_worker_distributed_environment(
             self.vllm_config, self.rank, self.distributed_init_method, self.local_rank, "gloo"
@@ -103,6 +109,14 @@ class HeadlessWorker(Worker):
         with torch.inference_mode():
             self.model_runner.profile_run()
         return self.cache_config.kv_cache_memory_bytes
+
+    def jit_events(self):
+        """What Triton did in this process since the last call, as (kind, kernel)."""
+        return [[event.kind, event.kernel] for event in self.counter.take()]
+
+    def process(self):
+        current = multiprocessing.current_process()
+        return {"pid": os.getpid(), "rank": self.rank, "daemon": current.daemon}
 
 
 def engine(name="dense", configs=2, **changes):

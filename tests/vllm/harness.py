@@ -53,6 +53,8 @@ OUTPUT_OPS = {
         "fused_add_rms_norm(Tensor! input, Tensor! residual, Tensor? weight, float epsilon) -> ()",
         "rotary_embedding(Tensor positions, Tensor! query, Tensor? key, int head_size,"
         " Tensor cache, bool is_neox) -> ()",
+        "vocab_parallel_embedding(Tensor! out, Tensor ids, Tensor weight, int start, int end, int padding,"
+        " int added_start, int added_end) -> ()",
     ),
     "_moe_C": (
         "topk_softmax(Tensor! weights, Tensor! ids, Tensor! rows, Tensor gates, bool renormalize,"
@@ -76,6 +78,9 @@ NAMED_OPS = (
     "silu_and_mul_per_block_quant",
     "fused_qk_norm_rope",
 )
+
+DEVICES = 8
+"""Ranks that one host may have."""
 
 _libraries = []  # a torch Library takes its operators away when it is collected
 
@@ -188,7 +193,7 @@ def _stub_streams():
         module.memory_stats = lambda *args: {}
         for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
             setattr(module, name, lambda *args: 0)
-        module.device_count = lambda: 1
+        module.device_count = lambda: DEVICES
     quiet((cuda, "set_stream"), (accelerator, "empty_host_cache"), (accelerator, "set_device_index"))
     quiet((torch.Tensor, "record_stream"), (torch._C, "_accelerator_setAllocatorSettings"))
     accelerator.current_device_index = lambda: 0
@@ -261,7 +266,11 @@ def _install_platform(driver):
 
         @classmethod
         def device_count(cls):
-            return 1
+            return DEVICES
+
+        @classmethod
+        def get_device_communicator_cls(cls):
+            return "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"
 
         @classmethod
         def is_pin_memory_available(cls):

@@ -14,9 +14,7 @@ def run(script, *words, cache, fails=False, **variables):
     """Run a script of this folder in a fresh process; return what it wrote as JSON and what it printed."""
     out = Path(cache).parent / f"{script}-{abs(hash((words, str(variables))))}.json"
     out.unlink(missing_ok=True)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
-    env = clean | {"TRITON_CACHE_DIR": str(cache), "VLLM_LOGGING_LEVEL": "INFO"} | variables
-    env = {name: value for name, value in env.items() if value is not None}
+    env = {name: value for name, value in (environment(cache) | variables).items() if value is not None}
     done = subprocess.run(
         [sys.executable, str(HERE / script), *map(str, words), "--json", str(out)],
         env=env,
@@ -27,6 +25,12 @@ def run(script, *words, cache, fails=False, **variables):
     printed = done.stdout + done.stderr
     assert fails == bool(done.returncode), printed[-6000:]
     return json.loads(out.read_text()), printed
+
+
+def environment(cache):
+    """The variables of a fresh process: this one's without jitreplay's, and a Triton cache of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
+    return clean | {"TRITON_CACHE_DIR": str(cache), "VLLM_LOGGING_LEVEL": "INFO"}
 
 
 def merge(source, target):

@@ -37,7 +37,9 @@ def engine(model="dense", runner="v2", monitor=None, **changes):
         for prompts, params in REQUESTS:
             engines.request(llm, prompts, **params)
 
-    return Row(serve, None, engines.worker(llm).model_runner, llm)
+    # As elastic expert parallelism does after it changed the number of ranks.
+    warm_again = engines.worker(llm).compile_or_warm_up_model
+    return Row(serve, lambda: warm_again(), engines.worker(llm).model_runner, llm)
 
 
 # Lengths of prompts, and sampling parameters: the kinds of request that stalled on a real server.
