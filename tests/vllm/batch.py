@@ -100,7 +100,10 @@ def phase(result, counter, name, what, function):
         function()
     except Exception as error:
         traceback.print_exc()
-        result["rows"][name]["error"] = f"{what}: {type(error).__name__}: {error}"
+        causes = [error]
+        while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+            causes.append(cause)
+        result["rows"][name]["error"] = f"{what}: " + "; because of ".join(map(repr, causes))
     result["rows"][name][what] = events(counter)
 
 

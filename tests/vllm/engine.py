@@ -13,8 +13,9 @@ import tempfile
 from pathlib import Path
 
 import torch
-from jitreplay.examples.counter import Counter
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
+
+from jitreplay.examples.counter import Counter
 
 KV_BYTES = 1 << 27
 
@@ -79,6 +80,15 @@ def model(name):
     """The folder of a model that is a config alone; its weights are made up."""
     folder = Path(tempfile.mkdtemp(prefix=f"model-{name}-"))
     (folder / "config.json").write_text(json.dumps(MODELS[name]))
+    # Pooling asks for a tokenizer even where the prompts are numbers.
+    words = {f"w{number}": number for number in range(MODELS[name]["vocab_size"])}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [],
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     return str(folder)
 
 

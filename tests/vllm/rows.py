@@ -19,11 +19,12 @@ __all__ = ["ROWS", "Row"]
 
 
 @row
-def engine(model="dense", runner="v2", monitor=None, **changes):
+def engine(model="dense", runner="v2", monitor=None, pooling=False, **changes):
     """A whole engine: its start-up is the row's build, and requests of many kinds are served.
 
-    `runner` is v1 or v2. `monitor` ("warn" or "error") arms vLLM's JIT monitor (0.33 arms it only
-    where its own warm-up ran, so not with enforce_eager). Other parameters are those of vllm.LLM.
+    `runner` is v1 or v2. With `pooling` the requests are embeddings, so nothing is decoded. `monitor`
+    ("warn" or "error") arms vLLM's JIT monitor (0.33 arms it only where its own warm-up ran, so not
+    with enforce_eager). Other parameters are those of vllm.LLM.
     """
     import engine as engines
 
@@ -31,7 +32,13 @@ def engine(model="dense", runner="v2", monitor=None, **changes):
     if monitor is not None:
         changes = {"enforce_eager": False, "jit_monitor_mode": monitor} | changes
         changes["compilation_config"] = {"mode": 0, "cudagraph_mode": "NONE", "custom_ops": ["none"]}
+    if pooling:
+        changes = {"runner": "pooling", "convert": "embed", "skip_tokenizer_init": False} | changes
     llm = engines.engine(model, **changes)
+
+    def embed():
+        for length in (40, 1, 16, 600):
+            llm.embed([{"prompt_token_ids": list(range(3, 3 + length))}] * 2, use_tqdm=False)
 
     def serve():
         for prompts, params in REQUESTS:
@@ -39,7 +46,7 @@ def engine(model="dense", runner="v2", monitor=None, **changes):
 
     # As elastic expert parallelism does after it changed the number of ranks.
     warm_again = engines.worker(llm).compile_or_warm_up_model
-    return Row(serve, lambda: warm_again(), engines.worker(llm).model_runner, llm)
+    return Row(embed if pooling else serve, lambda: warm_again(), engines.worker(llm).model_runner, llm)
 
 
 # Lengths of prompts, and sampling parameters: the kinds of request that stalled on a real server.

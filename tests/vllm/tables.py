@@ -63,14 +63,26 @@ def zeroer(num_blocks=64, block_size=16, num_kv_heads=8, head_size=128, layers=2
     return Row(serve, warm, runner)
 
 
-def v1_runner(max_model_len, block_size, max_num_seqs, max_num_batched_tokens, groups=1):
+def v1_runner(
+    max_model_len,
+    block_size,
+    max_num_seqs,
+    max_num_batched_tokens,
+    groups=1,
+    decode_context_parallel_size=1,
+    dcp_rank=0,
+):
     """The tables of the V1 runner, made as GPUModelRunner and InputBatch make them."""
+    import vllm.v1.worker.block_table as module
     from vllm.v1.utils import CpuGpuBuffer
     from vllm.v1.worker.block_table import MultiGroupBlockTable
 
     def buffer(*size, dtype):
         return CpuGpuBuffer(*size, dtype=dtype, device=CPU, pin_memory=False)
 
+    # The tables ask the process groups for their place in context parallelism.
+    here = SimpleNamespace(world_size=decode_context_parallel_size, rank_in_group=dcp_rank)
+    module.get_dcp_group = lambda: here
     sizes = [block_size] * groups
     table = given(
         MultiGroupBlockTable,
@@ -96,11 +108,22 @@ def v1_runner(max_model_len, block_size, max_num_seqs, max_num_batched_tokens, g
 
 
 @row
-def v1_slot_mapping(max_model_len=4096, block_size=16, max_num_seqs=8, max_num_batched_tokens=8192):
+def v1_slot_mapping(
+    max_model_len=4096,
+    block_size=16,
+    max_num_seqs=8,
+    max_num_batched_tokens=8192,
+    decode_context_parallel_size=1,
+    dcp_rank=0,
+):
     """Block tables and slot mapping of the V1 runner, for batches of 1, 2 and all requests."""
     reg = registry()
     with collecting(reg):
-        runner = v1_runner(max_model_len, block_size, max_num_seqs, max_num_batched_tokens)
+        runner = v1_runner(
+            *(max_model_len, block_size, max_num_seqs, max_num_batched_tokens),
+            decode_context_parallel_size=decode_context_parallel_size,
+            dcp_rank=dcp_rank,
+        )
     table = runner.input_batch.block_table
 
     def serve():
@@ -166,11 +189,12 @@ def v2_block_tables(
     max_num_seqs=8,
     max_num_batched_tokens=8192,
     groups=1,
-    cp_size=1,
-    cp_rank=0,
+    decode_context_parallel_size=1,
+    dcp_rank=0,
 ):
     """Block tables and slot mappings of the V2 runner; several groups write by the fused kernel."""
-    runner = v2_runner(max_model_len, block_size, max_num_seqs, max_num_batched_tokens, groups, 0, cp_size, cp_rank)
+    sizes = (max_model_len, block_size, max_num_seqs, max_num_batched_tokens)
+    runner = v2_runner(*sizes, groups, 0, decode_context_parallel_size, dcp_rank)
     tables = runner.block_tables
 
     def serve():

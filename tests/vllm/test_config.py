@@ -44,3 +44,21 @@ def test_the_live_keys_are_warm(recorded, name):
     for variant in found["replay"]["variants"]:
         if variant["outcome"] in ("drifted", "ambiguous"):
             assert "->" in variant["reason"]
+
+
+def test_another_rank_of_context_parallelism(tmp_path):
+    """The slot mappings take the rank as a constexpr: recorded by rank 0 alone, rank 1 compiles nothing."""
+    rows = ("--rows", "v1_slot_mapping,v2_block_tables")
+
+    def rank(number):
+        ranks = (f"{name}={number}" for name in ("dcp_rank", "tp_rank", "rank"))
+        return ("--params", "decode_context_parallel_size=2", "dp_rank=0", "pp_rank=0", *ranks)
+
+    cache = tmp_path / "cache"
+    run("batch.py", "--record", tmp_path / "recording", *rows, *rank(0), cache=cache)
+    manifest = merge(tmp_path / "recording", tmp_path / "kernels.jitreplay")
+    found, _ = run("batch.py", "--manifest", manifest, *rows, *rank(1), cache=cache)
+    late = {row: kinds(events["serve"], "compile", "disk_hit") for row, events in found["rows"].items()}
+    assert {row: kernels for row, kernels in late.items() if kernels} == {}
+    changed = [v["reason"] for v in found["replay"]["variants"] if v["outcome"] in ("drifted", "ambiguous")]
+    assert any("RANK: 0 -> 1 (dcp_rank" in reason or "CP_RANK: 0 -> 1" in reason for reason in changed)

@@ -10,8 +10,9 @@ from processes import kinds, merge, run
 VERSION = Path(os.environ.get("VLLM_ROOT", "")).name
 
 
-def serve(folder, cache, *params, fails=False, **variables):
-    return run("run_row.py", "engine", "--params", *params, cache=folder / cache, fails=fails, **variables)
+def serve(folder, cache, *params, fails=False, warm=False, **variables):
+    words = ("engine", *(["--warm"] if warm else []), "--params", *params)
+    return run("run_row.py", *words, cache=folder / cache, fails=fails, **variables)
 
 
 @pytest.fixture(scope="session", params=["dense v2", "dense v1", "gdn v2"])
@@ -22,6 +23,14 @@ def engine(request, tmp_path_factory):
     params = (f"model={model}", f"runner={runner}")
     found, printed = serve(folder, "cold", *params, JITREPLAY_RECORD=str(folder / "recording"))
     return folder, params, merge(folder / "recording", folder / "kernels.jitreplay"), found, printed
+
+
+def decoding(manifest):
+    """The kernels of a manifest that only a decoding step of a gated delta net launches."""
+    from jitreplay import load
+
+    names = {variant.kernel.qualname for variant in load(manifest).variants}
+    return {name for name in names if "conv1d_update" in name or "gating_delta_rule" in name}
 
 
 def misses(found, phase):
@@ -89,6 +98,28 @@ class TestMonitor:
         save(whole, tmp_path / "less.jitreplay")
         found, _ = serve(folder, "cache", *self.PARAMS, fails=True, JITREPLAY_MANIFEST=str(tmp_path / "less.jitreplay"))
         assert "_topk_topp_kernel" in found["error"] or "RuntimeError" in found["error"]
+
+
+def test_a_manifest_of_decoding_has_its_kernels(engine):
+    _, params, manifest, *_ = engine
+    assert bool(decoding(manifest)) == ("model=gdn" in params)
+
+
+def test_a_pooling_manifest_has_no_decode_kernels(tmp_path):
+    words = ("model=gdn", "runner=v1", "pooling=True", "configs=2")
+    serve(tmp_path, "cache", *words, JITREPLAY_RECORD=str(tmp_path / "recording"))
+    manifest = merge(tmp_path / "recording", tmp_path / "kernels.jitreplay")
+    found, _ = serve(tmp_path, "cache", *words, JITREPLAY_MANIFEST=str(manifest))
+    assert misses(found, "serve") == [] and decoding(manifest) == set()
+
+
+def test_a_second_warm_up_replays_again(engine):
+    """Elastic expert parallelism warms up once more when its groups changed."""
+    folder, params, manifest, *_ = engine
+    found, printed = serve(folder, "cold", *params, warm=True, JITREPLAY_MANIFEST=str(manifest))
+    assert printed.count("jitreplay: replayed") == 2
+    assert misses(found, "warm") == misses(found, "serve") == []
+    assert "compiled while serving" not in printed
 
 
 def test_a_cache_directory_is_set_where_the_user_set_none(tmp_path):

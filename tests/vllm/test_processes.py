@@ -1,4 +1,4 @@
-"""vLLM's workers in processes of their own: forked, spawned, under Ray and torchrun; ranks, and workers that are killed."""
+"""vLLM's workers in processes of their own: forked, spawned, under Ray and torchrun; ranks, killed workers."""
 
 import json
 import os

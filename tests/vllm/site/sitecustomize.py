@@ -1,4 +1,4 @@
-"""Makes a spawned worker, or the compile helper of one, headless before vLLM is imported there. On PYTHONPATH by multi.py."""
+"""Makes a spawned worker, or the compile helper of one, headless before vLLM is imported there."""
 
 import os
 import sys
