@@ -18,6 +18,7 @@ from ..manifest.settings import LOGGER, Settings, set_log_level, settings
 from ..recorder.bootstrap import stand_down, when_imported
 
 _WORKER_BASE = "vllm.v1.worker.worker_base"
+_ENGINE_ARGS = "vllm.engine.arg_utils"
 _vllm_log = logging.getLogger("vllm.jitreplay")
 _registered = False
 
@@ -37,6 +38,8 @@ def register() -> None:
         _set_cache_directory(chosen)
         stand_down()
         when_imported(_WORKER_BASE, functools.partial(_hook_workers, chosen))
+        if chosen.manifest:
+            when_imported(_ENGINE_ARGS, functools.partial(_hook_configuration, chosen))
     except Exception as error:
         _vllm_log.warning("jitreplay is off: %s: %s", type(error).__name__, error)
 
@@ -106,6 +109,29 @@ def _hook_workers(chosen: Settings) -> None:
     _wrap(cls, "initialize_from_config", initialize_from_config)
     if hasattr(cls, "shutdown"):
         _wrap(cls, "shutdown", shutdown)
+
+
+def _hook_configuration(chosen: Settings) -> None:
+    """Wrap what configures an engine: there the process knows that it will serve, and compiling ahead begins.
+
+    Without it the workers begin by themselves, later.
+    """
+    import sys
+
+    cls = getattr(sys.modules[_ENGINE_ARGS], "EngineArgs", None)
+    if not hasattr(cls, "create_engine_config"):
+        LOGGER.debug("this vLLM has no EngineArgs.create_engine_config; compiling ahead begins with the workers")
+        return
+
+    def create_engine_config(original: Callable[..., Any], args: Any, *rest: Any, **kwargs: Any) -> Any:
+        from . import vllm_ahead
+
+        _guarded(vllm_ahead.begin, chosen)
+        config = original(args, *rest, **kwargs)
+        _guarded(vllm_ahead.confirm, config)
+        return config
+
+    _wrap(cls, "create_engine_config", create_engine_config)
 
 
 def _session(chosen: Settings, wrapper: Any) -> Any:

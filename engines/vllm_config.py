@@ -78,16 +78,6 @@ def architecture(worker: Any) -> str:
     return "" if found is _MISSING else _word(found)
 
 
-def ranks_here(worker: Any) -> int:
-    """Return how many ranks of this engine this host has, as far as its configuration says; at least 1."""
-    config = getattr(worker, "vllm_config", None)
-    for name in ("local_world_size", "world_size"):
-        found = follow(config, f"parallel_config.{name}")
-        if type(found) is int and found > 0:
-            return found
-    return 1
-
-
 def _word(value: Any) -> str:
     name = getattr(value, "name", None)  # an enum's member; a dtype and a class have none of their own
     return name if isinstance(name, str) else getattr(value, "__name__", None) or str(value).removeprefix("torch.")

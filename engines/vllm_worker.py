@@ -21,11 +21,8 @@ from ..recorder.watch import Watch
 from ..replayer import prefetch
 from ..replayer.live import Live
 from ..replayer.session import ReplayError, Session
-from . import vllm_config
+from . import vllm_ahead, vllm_config
 from .runner import table_settings
-
-ALLOW = ("vllm", "triton_kernels", "fla")
-"""Packages whose kernels vLLM launches; a manifest may have their modules imported."""
 
 
 class WorkerSession:
@@ -50,16 +47,13 @@ class WorkerSession:
             manifest = file.load(self._chosen.manifest)
         except JitreplayError:
             return  # told when it is replayed
-        if self._mismatch(manifest, self._wrapper):
+        ahead = vllm_ahead.take()
+        if vllm_ahead.mismatch(manifest, self._wrapper):
+            if ahead is not None:
+                ahead.close()
             return
         self._manifest = manifest
-        self._ahead = prefetch.begin(
-            manifest,
-            allow=(*ALLOW, *self._chosen.allow),
-            jobs=self._chosen.jobs,
-            limit=self._chosen.limit,
-            sharers=vllm_config.ranks_here(self._wrapper),
-        )
+        self._ahead = ahead or vllm_ahead.begin_for(self._chosen, manifest)
 
     @property
     def worker(self) -> Any:
@@ -173,11 +167,11 @@ class WorkerSession:
         try:
             if self._manifest is None:
                 self._manifest = file.load(self._chosen.manifest)
-            if reason := self._mismatch(self._manifest, self.worker):
+            if reason := vllm_ahead.mismatch(self._manifest, self.worker):
                 raise JitreplayError(f"{self._chosen.manifest}: {reason}")
             self._replay = Session(
                 self._manifest,
-                (*ALLOW, *self._chosen.allow),
+                (*vllm_ahead.ALLOW, *self._chosen.allow),
                 rank=vllm_config.rank(self.worker),
                 strict=self._chosen.strict,
                 jobs=self._chosen.jobs,
@@ -192,14 +186,6 @@ class WorkerSession:
                 raise ReplayError(str(error)) from None
             LOGGER.warning("no replay: %s", error)
         return self._replay
-
-    def _mismatch(self, manifest: Manifest, worker: Any) -> str:
-        """Return why this manifest is not for this model, or "". Only the architecture decides that."""
-        here = vllm_config.architecture(worker)
-        there = {e.settings.get("architecture") for e in manifest.environments} - {None}
-        if here and there and here not in there:
-            return f"recorded for {', '.join(sorted(map(str, there)))}, this server runs {here}"
-        return ""
 
     @contextlib.contextmanager
     def _context(self) -> Any:

@@ -15,7 +15,7 @@ import json
 import os
 import re
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,14 @@ class Unpacked(msgspec.Struct):
     manifest: Path
 
 
-def pack(archive: Path, cache: Path, manifest: Manifest) -> int:
-    """Write a cache and its manifest as an archive, whole or not at all; return how many entries it holds."""
+def pack(archive: Path, cache: Path, manifest: Manifest, leave: Container[str] = ()) -> int:
+    """Write a cache and its manifest as an archive, whole or not at all; return how many entries it holds.
+
+    `leave` names entries that are left out.
+    """
     found = {MANIFEST: file.dumps(manifest)}
     for entry in sorted(cache.iterdir()):
-        for path in sorted(entry.iterdir()) if entry.is_dir() else ():
+        for path in sorted(entry.iterdir()) if entry.is_dir() and entry.name not in leave else ():
             name = f"cache/{entry.name}/{path.name}"
             if path.is_file() and _MEMBER.fullmatch(name) and not _is_passing(path.name):
                 found[name] = path.read_bytes()
@@ -79,22 +82,32 @@ def unpack(archive: Path, cache: Path) -> Unpacked:
     No path of the archive is trusted. Raises ArchiveError before anything is written if it is damaged.
     """
     files = _read(archive)
-    index = files.pop(INDEX)
+    done = _write(files, cache)
+    done.manifest.write_bytes(files[MANIFEST])
+    return done
+
+
+def merge(archive: Path, cache: Path) -> Unpacked:
+    """Unpack the entries of an archive that holds a part of a cache; the cache gets no manifest. Raises as `unpack`."""
+    return _write(_read(archive), cache)
+
+
+def _write(files: dict[str, bytes], cache: Path) -> Unpacked:
+    """Write the entries of an archive into a cache, and add to its note what they are good for."""
     entries: dict[str, dict[str, bytes]] = {}
     for name, data in files.items():
         if (match := _MEMBER.fullmatch(name)) is not None:
             entries.setdefault(match[1], {})[match[2]] = data
     done = Unpacked(0, 0, cache / MANIFEST)
+    place.settle(cache)  # the note will say that the cache lies here, of its older entries too
     for entry, members in entries.items():
         if _write_entry(cache / entry, members):
             done.written += 1
         else:
             done.kept += 1
+    builds = {**place.read(cache).get("builds", {}), **json.loads(files[INDEX]).get("builds", {})}
     own_folder(cache).mkdir(parents=True, exist_ok=True)
-    (own_folder(cache) / place.NOTE).write_text(
-        json.dumps({"place": str(cache.absolute()), "builds": json.loads(index).get("builds", {})})
-    )
-    done.manifest.write_bytes(files[MANIFEST])
+    (own_folder(cache) / place.NOTE).write_text(json.dumps({"place": str(cache.absolute()), "builds": builds}))
     return done
 
 

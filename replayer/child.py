@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import select
-import selectors
+import socket
 import sys
 import threading
 import time
 from typing import Any
 
 from . import wire
+from .meeting import listen
 
 
 def main() -> None:
@@ -33,11 +34,21 @@ def main() -> None:
         first = more
     hello, rest = first[0], first[1:]
     sys.path[:] = hello.path
+    line = _listen(hello.listen)
     with _Watch(inbox):
         start = time.perf_counter()
+        from .service import Service
+
         compiler, notes = _prepare(hello)
-    wire.send(outbox, wire.Ready(time.perf_counter() - start, notes))
-    _serve(hello, compiler, inbox, outbox, frames, rest)
+    ready = wire.Ready(time.perf_counter() - start, notes)
+    try:
+        wire.send(outbox, ready)
+        Service(hello, compiler, ready, line).run(inbox, outbox, frames, rest)
+    except BrokenPipeError:
+        pass
+    finally:
+        if line is not None:
+            _unlink(hello.listen)
     os._exit(0)  # taking down an interpreter with torch in it takes a second
 
 
@@ -99,51 +110,21 @@ def _warm_up(target: Any) -> None:
         pass  # a broken ptxas fails each task, where it is told
 
 
-def _serve(hello: wire.Hello, compiler: Any, inbox: int, outbox: int, frames: wire.Frames, rest: list[Any]) -> None:
-    from .pool import Pool, Worker
-
-    selector = selectors.DefaultSelector()
-    selector.register(inbox, selectors.EVENT_READ, None)
-    parent = _parent_file()
-    if parent is not None:
-        selector.register(parent, selectors.EVENT_READ, "parent")
-    pool = Pool(compiler, hello.jobs, hello.limit, hello.memory, selector)
-    try:
-        _take(pool, rest)
-        while True:
-            for answer in pool.feed():
-                wire.send(outbox, answer)
-            for key, _ in selector.select(pool.wait()):
-                if isinstance(key.data, Worker):
-                    for answer in pool.hear(key.data):
-                        wire.send(outbox, answer)
-                elif key.data == "parent":
-                    return
-                else:
-                    messages = wire.receive(inbox, frames)
-                    if messages is None:
-                        return
-                    _take(pool, messages)
-    except BrokenPipeError:
-        return
-    finally:
-        pool.close()
-
-
-def _take(pool: Any, messages: list[Any]) -> None:
-    for message in messages:
-        if isinstance(message, wire.Task):
-            pool.add(message)
-        elif isinstance(message, wire.Drop):
-            pool.drop(message.ids)
-
-
-def _parent_file() -> int | None:
-    """Return a descriptor that is readable once the parent is gone, where the kernel has such."""
-    try:
-        return os.pidfd_open(os.getppid())
-    except (AttributeError, OSError):
+def _listen(path: str) -> socket.socket | None:
+    """Return a socket that listens at a path, None where there is no path or it cannot be: then nobody joins."""
+    if not path:
         return None
+    try:
+        return listen(path)
+    except OSError:
+        return None
+
+
+def _unlink(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ..manifest.model import Variant
-from .wire import Answer, Drop, Frames, Hello, Ready, State, Task, pack, receive
+from .wire import Answer, Bye, Drop, Frames, Hello, Leave, Ready, State, Task, pack, receive
 
 MODULE = "jitreplay.replayer.child"
 PATIENCE = 1.0
@@ -25,32 +26,23 @@ _alive: weakref.WeakSet[Children] = weakref.WeakSet()
 
 
 class Children:
-    """One helper process and what it was asked. `cache` is the Triton cache directory that it fills.
+    """A helper and what it was asked, over a pair of files.
 
-    Works in any process: no multiprocessing, no fork of this one. Nothing is raised when the helper dies: what it has
-    not answered is answered with `LOST`. Raises OSError when it cannot be started at all.
+    Nothing is raised when the helper dies: what it has not answered is answered with `LOST`.
     """
 
-    def __init__(self, hello: Hello, cache: str) -> None:
+    def __init__(self, hello: Hello, inbox: Any, outbox: Any) -> None:
         self.notes: list[str] = []
         self.why_lost = ""
         self._answers: dict[int, Answer] = {}
         self._asked = 0
         self._lost = self._closing = False
+        self._bye: Bye | None = None
         self._ready = 0.0
         self._changed = threading.Condition()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._errors: Any = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the helper
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env=environment(cache),
-            start_new_session=True,  # a Ctrl-C is for the server, which then ends its helper
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._files: list[Any] = [self._process.stdin, self._process.stdout, self._errors]
+        self._inbox, self._outbox = inbox, outbox
+        self._files: list[Any] = [inbox, outbox]
         self._started = time.perf_counter()
         self._outgoing.put(pack(hello))
         for target in (self._write, self._read):
@@ -58,9 +50,9 @@ class Children:
         _alive.add(self)
 
     @property
-    def lost(self) -> bool:
-        """Whether the helper is gone."""
-        return self._lost
+    def ended(self) -> bool:
+        """Whether the helper ended by itself, because for a while it was asked for nothing."""
+        return self._bye is not None and not self._closing
 
     @property
     def ready_after(self) -> float:
@@ -101,19 +93,18 @@ class Children:
         self._outgoing.put(pack(Drop([number for number in numbers if number not in self._answers])))
 
     def close(self) -> None:
-        """End the helper with all that it started, within `PATIENCE`."""
+        """Let go of the helper."""
         self._closing = True
         self._outgoing.put(None)
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
         _alive.discard(self)
 
+    def continues(self, before: Children) -> None:
+        """Keep what an earlier helper answered, under its numbers."""
+        self._answers |= before._answers
+        self._asked = before._asked
+
     def _write(self) -> None:
-        file = self._process.stdin
-        assert file is not None
+        file = self._inbox
         try:
             while (data := self._outgoing.get()) is not None:
                 file.write(data)
@@ -127,8 +118,7 @@ class Children:
                 pass
 
     def _read(self) -> None:
-        file, frames = self._process.stdout, Frames()
-        assert file is not None
+        file, frames = self._outbox, Frames()
         why = ""
         try:
             while (messages := receive(file.fileno(), frames)) is not None:
@@ -139,7 +129,7 @@ class Children:
         except (OSError, ValueError, msgspec.DecodeError) as error:
             why = f"{type(error).__name__}: {error}"
         with self._changed:
-            self.why_lost = "" if self._closing else why or self._last_words()
+            self.why_lost = "" if self._closing or self._bye is not None else why or self._last_words()
             self._lost = True
             self._changed.notify_all()
 
@@ -148,6 +138,70 @@ class Children:
             self._ready, self.notes = time.perf_counter() - self._started, message.notes
         elif isinstance(message, Answer):
             self._answers[message.id] = message
+        elif isinstance(message, Bye):
+            self._bye = message
+
+    def _last_words(self) -> str:
+        return "the compile helper ended"
+
+    def _forget(self) -> None:
+        """In a forked child of the server: let go of the files, so that the helper sees the server's end."""
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for file in self._files:
+            try:
+                os.dup2(null, file.fileno(), inheritable=False)  # not closed: its object would close the number again
+            except (OSError, ValueError):
+                pass
+        os.close(null)
+
+
+class Helper(Children):
+    """A helper that this process starts. `cache` is the Triton cache directory that it fills.
+
+    Works in any process: no multiprocessing, no fork of this one. `lock` is an open file that the helper holds as long
+    as it lives. Raises OSError when it cannot be started at all.
+    """
+
+    def __init__(self, hello: Hello, cache: str, lock: int | None = None) -> None:
+        self._errors: Any = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the helper
+        self._shared = bool(hello.listen)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", MODULE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                env=environment(cache),
+                start_new_session=True,  # a Ctrl-C is for the server, which then ends its helper
+                pass_fds=() if lock is None else (lock,),
+            )
+        finally:
+            if lock is not None:
+                os.close(lock)
+        super().__init__(hello, self._process.stdin, self._process.stdout)
+        self._files.append(self._errors)
+
+    def close(self) -> None:
+        """End the helper with all that it started, within `PATIENCE`; others that joined it may keep it."""
+        if self._closing:
+            return
+        if self._shared and not self._lost:
+            self._closing = True
+            self._outgoing.put(pack(Leave()))
+            with self._changed:
+                self._changed.wait_for(lambda: self._lost or self._bye is not None, PATIENCE)
+            if self._bye is not None and self._bye.stays and not self._lost:
+                return
+        super().close()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _read(self) -> None:
+        super()._read()
+        self._process.wait()  # one that ended by itself is no zombie of this process
 
     def _last_words(self) -> str:
         """Return the last line that the helper wrote to stderr."""
@@ -159,15 +213,29 @@ class Children:
             lines = []
         return f"the compile helper ended{': ' + lines[-1][:300] if lines else ''}"
 
-    def _forget(self) -> None:
-        """In a forked child of the server: let go of the pipes, so that the helper sees the server's end."""
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        for file in self._files:
-            try:
-                os.dup2(null, file.fileno(), inheritable=False)  # not closed: its object would close the number again
-            except (OSError, ValueError):
-                pass
-        os.close(null)
+
+class Guest(Children):
+    """A helper that another process of this host has started, joined over its socket. Raises OSError without one."""
+
+    def __init__(self, hello: Hello, path: str) -> None:
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            line.connect(path)
+        except OSError:
+            line.close()
+            raise
+        file = line.makefile("rwb", buffering=0)
+        self._line = line
+        super().__init__(hello, file, file)
+
+    def close(self) -> None:
+        """Leave the helper."""
+        super().close()
+        try:
+            self._line.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self._line.close()
 
 
 def _forget_all() -> None:

@@ -49,11 +49,13 @@ class Pool:
         """Queue a task."""
         self._queue.append(task)
 
-    def drop(self, ids: list[int]) -> None:
-        """Take tasks out of the queue; those that run go on."""
-        gone = set(ids)
+    def drop(self, ids: list[int]) -> set[int]:
+        """Take tasks out of the queue, and return which; those that run go on."""
+        waiting = {task.id for task in self._queue} | {task.id for _, task in self._later}
+        gone = waiting & set(ids)
         self._queue = deque(task for task in self._queue if task.id not in gone)
         self._later = deque(item for item in self._later if item[1].id not in gone)
+        return gone
 
     def feed(self) -> list[Answer]:
         """Give waiting tasks to free workers, and end those that are past their time; return what that answers."""

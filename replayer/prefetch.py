@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from ..jit.devices import Device
 from ..jit.live_device import live_device, recorded_device
@@ -13,7 +16,8 @@ from ..jit.resolve import Unresolved
 from ..jit.toolchain import toolchain
 from ..manifest.model import Kernel, Manifest, Variant
 from ..manifest.settings import LOGGER
-from .children import Children
+from .children import Children, Guest, Helper
+from .meeting import Meeting
 from .plan import applies, known_stages, order
 from .prebuilt import settle
 from .quarantine import Quarantine
@@ -25,13 +29,18 @@ LIMIT = 120.0
 """Seconds that one variant may take to compile."""
 MEMORY = 8 << 30
 """Bytes that one compile may need."""
+LINGER = 60.0
+"""Seconds that a helper which nobody asks for anything waits for another process to join."""
+ATTEMPTS = 50
+"""Tenths of a second that a helper of another process may need to open its socket."""
 
 
 class Prefetch:
     """A helper's work for one manifest on one device, into one cache directory.
 
-    `allow` names the packages that a helper may import, beside those that this process has imported. `sharers` is how
-    many processes of this host do the same at the same time.
+    `allow` names the packages that a helper may import, beside those that this process has imported. Processes of this
+    host that want the same, as the ranks of one server do, share one helper, which is the first's; with `share` false
+    this one has its own.
     """
 
     def __init__(
@@ -44,7 +53,7 @@ class Prefetch:
         rank: str = "",
         jobs: int = 0,
         limit: float | None = None,
-        sharers: int = 1,
+        share: bool = True,
         launchers: bool = True,
     ) -> None:
         self.manifest, self.device, self.cache, self.rank = manifest, device, os.path.abspath(cache), rank
@@ -54,7 +63,7 @@ class Prefetch:
         self.stamp = Stamp(self.cache, self.digest, tools, rank)
         self.children: Children | None = None
         self._allow = tuple(allow)
-        self._jobs = jobs or max(1, free_cores() // max(1, sharers))
+        self._jobs, self._share = jobs, share
         self._limit, self._launchers = limit or LIMIT, launchers
         self._numbers: dict[tuple[Any, ...], int] = {}
 
@@ -63,7 +72,8 @@ class Prefetch:
 
         Where none can be started, nothing is compiled ahead, and the log says why.
         """
-        if self.children is not None:
+        before = self.children
+        if before is not None and not before.ended:
             return
         modules = dict.fromkeys(v.kernel.module for v in variants if may_be_sent(v.kernel))
         tops = {name.partition(".")[0] for name in (*self._allow, *sys.modules)} - {"__main__", "__mp_main__"}
@@ -72,15 +82,39 @@ class Prefetch:
             [path for path in map(os.path.abspath, sys.path) if os.path.exists(path)],
             sorted(tops),
             list(modules),
-            self._jobs,
+            self._jobs or free_cores(),
             self._limit,
             MEMORY,
             self._launchers,
         )
         try:
-            self.children = Children(hello, self.cache)
+            self.children = self._join(hello) if self._share else Helper(hello, self.cache)
         except (OSError, ValueError) as error:
             LOGGER.warning("no compile helper, the server compiles by itself: %s", error)
+            return
+        if before is not None:
+            self.children.continues(before)
+
+    def _join(self, hello: Hello) -> Children:
+        """Return the helper that others of this host have started for the same, or start it."""
+        try:
+            place = Meeting(
+                *(self.cache, msgspec.msgpack.encode(self.device), sys.executable, sys.prefix),
+                *(str(hello.limit), str(self._jobs), str(self._launchers), *sorted(self._allow)),
+            )
+        except OSError as error:
+            LOGGER.debug("no shared compile helper: %s", error)
+            return Helper(hello, self.cache)
+        for _ in range(ATTEMPTS):
+            lock = place.claim()
+            if lock is not None:
+                hello.listen, hello.linger = place.socket, LINGER
+                return Helper(hello, self.cache, lock)
+            try:
+                return Guest(hello, place.socket)
+            except OSError:
+                time.sleep(0.1)  # it has yet to open its socket, or is ending
+        return Helper(hello, self.cache)
 
     def ask_recorded(self) -> int:
         """Ask for every variant as it was recorded, dearest and most needed first; return how many were asked for."""
@@ -100,6 +134,8 @@ class Prefetch:
         """Ask for a variant whose live key has this digest, unless that was done; return whether it is asked for."""
         if self.children is None or not may_be_sent(variant.kernel):
             return False
+        if self.children.ended:
+            self.start([variant])
         name = (*variant.kernel.identity, digest)
         if name not in self._numbers:
             self._numbers[name] = self.children.submit(variant)
@@ -157,7 +193,7 @@ def begin(
     rank: str = "",
     jobs: int = 0,
     limit: float | None = None,
-    sharers: int = 1,
+    share: bool = True,
 ) -> Prefetch | None:
     """Begin to compile a manifest as it was recorded; return what does so, or None where the device is not known.
 
@@ -174,7 +210,7 @@ def begin(
         rank=rank,
         jobs=jobs,
         limit=limit,
-        sharers=sharers,
+        share=share,
         launchers=not headless,
     )
     if not ahead.stamp.whole():

@@ -1,6 +1,7 @@
 """What a server and its compile helper say to each other: frames of msgpack, their length before them.
 
-The helper's stdin carries Hello, then Tasks and Drops; its stdout Ready, then an Answer for each Task.
+The helper's stdin carries Hello, then Tasks and Drops, at the end Leave; its stdout Ready, then an Answer for each
+Task, at the end Bye. Others of the host say the same over a socket, but that they just close it.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Hello(msgspec.Struct, tag="hello"):
     """How to compile. `allow` names the packages that may be imported, `modules` those to import before the work.
 
     `path` is the server's sys.path. `limit` is in seconds for each task, `memory` in bytes for each worker on top of
-    what it has at its start. `launchers` asks for launchers too.
+    what it has at its start. `launchers` asks for launchers too. `listen` is the path of a socket where other processes
+    may join, and `linger` the seconds after which a helper that nobody asks any more ends by itself, 0 for never.
     """
 
     device: Device
@@ -57,6 +59,8 @@ class Hello(msgspec.Struct, tag="hello"):
     limit: float
     memory: int
     launchers: bool = True
+    listen: str = ""
+    linger: float = 0.0
 
 
 class Task(msgspec.Struct, tag="task"):
@@ -70,6 +74,16 @@ class Drop(msgspec.Struct, tag="drop"):
     """Tasks that nobody waits for any more."""
 
     ids: list[int]
+
+
+class Leave(msgspec.Struct, tag="leave"):
+    """The server that started the helper waits for nothing more; others may."""
+
+
+class Bye(msgspec.Struct, tag="bye"):
+    """The helper ends; with `stays` it goes on for others, in answer to Leave."""
+
+    stays: bool = False
 
 
 class Ready(msgspec.Struct, tag="ready"):
@@ -96,7 +110,7 @@ class Answer(msgspec.Struct, tag="answer"):
     trouble: str = ""
 
 
-Message = Hello | Task | Drop | Ready | Answer
+Message = Hello | Task | Drop | Leave | Bye | Ready | Answer
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Message)
 

@@ -100,7 +100,7 @@ def phase(result, counter, name, what, function):
         function()
     except Exception as error:
         traceback.print_exc()
-        causes = [error]
+        causes: list[BaseException] = [error]
         while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
             causes.append(cause)
         result["rows"][name]["error"] = f"{what}: " + "; because of ".join(map(repr, causes))

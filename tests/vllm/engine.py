@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import tempfile
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from vllm.v1.worker.gpu_worker import Worker, init_worker_distributed_environment
@@ -95,7 +96,7 @@ def model(name):
 class HeadlessWorker(Worker):
     """vLLM's GPU worker on the CPU. Only what asks a device for its memory is replaced."""
 
-    counter = None
+    counter: ClassVar[Any] = None
 
     def init_device(self):
         HeadlessWorker.counter = HeadlessWorker.counter or Counter().install()

@@ -127,6 +127,7 @@ def test_the_journal_of_a_killed_worker_is_whole(recorded, how):
     program = subprocess.Popen(
         [sys.executable, str(HERE / "multi.py"), *words], env=env, stdout=subprocess.PIPE, text=True
     )
+    assert program.stdout is not None
     try:
         line = next(line for line in program.stdout if line.startswith("serving"))
         parent, *workers = map(int, line.split()[1:])

@@ -1,0 +1,66 @@
+"""Where the processes of one host find the one compile helper that they share: a lock and a socket by name."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import socket
+import stat
+import tempfile
+from pathlib import Path
+
+
+class Meeting:
+    """A place that is the same for all processes of this user that want the same done, told by `parts`.
+
+    The lock is the helper's for as long as it lives, so a dead one leaves none; a socket that it left is replaced.
+    Raises OSError where there is no folder that is this user's alone: whoever connects may have modules imported.
+    """
+
+    def __init__(self, *parts: str | bytes) -> None:
+        name = hashlib.blake2b(digest_size=12)
+        for part in parts:
+            data = part if isinstance(part, bytes) else part.encode()
+            name.update(len(data).to_bytes(8, "big") + data)
+        self._base = _folder() / name.hexdigest()
+
+    @property
+    def socket(self) -> str:
+        """The path of the helper's socket."""
+        return f"{self._base}.sock"
+
+    def claim(self) -> int | None:
+        """Return an open file that holds the lock, to be handed to the helper; None when there is one already."""
+        file = os.open(f"{self._base}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return None
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+
+def listen(path: str) -> socket.socket:
+    """Return a socket that listens at a path. Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    line.bind(path)
+    line.listen(64)
+    return line
+
+
+def _folder() -> Path:
+    """Return a folder with short names, as a socket's path must be, that nobody else can write."""
+    folder = Path(tempfile.gettempdir()) / f"jitreplay-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+    return folder
