@@ -55,31 +55,38 @@ def locate(fn: Any, signature: Any, constexprs: Any, options: Any, attrs: Any) -
     digest = hashlib.sha256(key.encode()).hexdigest()
     folder = Path(names.knobs.cache.dir) / _base32(digest)
     name = source.name[:150]
-    return Entry(digest, str(folder), fault(folder, name, backend.binary_ext), name, backend.binary_ext)
+    return Entry(digest, str(folder), fault(folder, name, backend.binary_ext, digest), name, backend.binary_ext)
 
 
 def recheck(entry: Entry) -> str:
     """Return what is wrong with an entry now."""
-    return fault(Path(entry.folder), entry.name, entry.binary)
+    return fault(Path(entry.folder), entry.name, entry.binary, entry.hash)
 
 
-def fault(folder: Path, name: str, binary: str) -> str:
-    """Return what is wrong with an entry, or "" when its group, metadata and binary are there and whole."""
+def fault(folder: Path, name: str, binary: str, digest: str) -> str:
+    """Return what is wrong with an entry, or "" when its group, metadata and binary are there, whole and its own.
+
+    Metadata tells the hash of the key that it was compiled for (3.6.0 to 3.9.0: `triton.compile`).
+    """
     group = folder / f"__grp__{name}.json"
     try:
-        children = json.loads(group.read_text())["child_paths"]
+        children = dict(json.loads(group.read_text())["child_paths"])
     except FileNotFoundError:
         return ABSENT
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{group.name} cannot be read ({type(error).__name__})"
     for suffix in ("json", binary):
         path = children.get(f"{name}.{suffix}")
-        if path is None or not Path(path).exists():
+        if not isinstance(path, str) or not Path(path).exists():
             return f"its {suffix} is missing"
     try:
-        json.loads(Path(children[f"{name}.json"]).read_text())
+        metadata = json.loads(Path(children[f"{name}.json"]).read_text())
     except (OSError, ValueError):
         return "its metadata is cut"
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("target"), dict):
+        return "its metadata is none of Triton's"
+    if metadata.get("hash") != digest:
+        return "its metadata is another kernel's"
     try:
         whole = whole_elf(Path(children[f"{name}.{binary}"]).read_bytes())
     except OSError:
@@ -118,8 +125,17 @@ def drop(entry: Entry) -> bool:
     return True
 
 
-def whole_binary(kernel: Any) -> bool:
-    """Whether a CompiledKernel's binary, as read from the cache, is as long as its headers say."""
+def sound(kernel: Any) -> bool:
+    """Whether a CompiledKernel, as read from the cache, is its entry's own and its binary as long as its headers say.
+
+    An entry's folder is named by the hash, which its metadata tells too.
+    """
+    from triton.runtime.cache import _base32
+
+    group = getattr(kernel, "metadata_group", None) or {}
+    folders = {os.path.basename(os.path.dirname(path)) for name, path in group.items() if name.endswith(".json")}
+    if folders - {_base32(kernel.metadata.hash)}:
+        return False
     return kernel.metadata.target.backend not in ("cuda", "hip") or whole_elf(kernel.kernel)
 
 

@@ -31,6 +31,8 @@ RETRIES = 3
 """How often Ray starts a shard again whose node or worker is gone."""
 REACH = 10.0
 """Seconds that a cluster's address has to take a connection. Ray itself waits for minutes, then ends the process."""
+PATIENCE = 5.0
+"""Seconds that tasks have to end when the command is interrupted."""
 _OWN_PLACES = {"TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR"}
 
 
@@ -93,13 +95,17 @@ class Cluster:
             words = (msgspec.msgpack.encode(content), seed, _needs(), _variables(), _paths())
             waiting[remote.options(name=f"jitreplay {parts.name(index)}").remote(*words)] = index
         done = 0
-        while waiting:
-            if progress is not None:
-                progress(done, len(manifest.variants), f"{len(waiting)} of {len(parts.todo)} shards to go")
-            (ready, *_), _ = self.ray.wait(list(waiting), num_returns=1)
-            index = waiting.pop(ready)
-            self._take(parts, index, ready, cache)
-            done += len(parts.manifests[index].variants)
+        try:
+            while waiting:
+                if progress is not None:
+                    progress(done, len(manifest.variants), f"{len(waiting)} of {len(parts.todo)} shards to go")
+                (ready, *_), _ = self.ray.wait(list(waiting), num_returns=1)
+                index = waiting.pop(ready)
+                self._take(parts, index, ready, cache)
+                done += len(parts.manifests[index].variants)
+        except BaseException:
+            self._cancel(list(waiting))
+            raise
         report = parts.report()
         report.seconds["total"] = time.perf_counter() - start
         return report
@@ -109,6 +115,13 @@ class Cluster:
         if cpus < 1:
             raise ClusterError("the Ray cluster has no CPU for a task: add a node to it")
         return cpus
+
+    def _cancel(self, refs: list[Any]) -> None:
+        """End tasks, with time to delete their folders: Ray kills what a task started when its driver is gone."""
+        for ref in refs:
+            self.ray.cancel(ref)
+        if refs:
+            self.ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)
 
     def _take(self, parts: _Parts, index: int, ready: Any, cache: Path) -> None:
         """Take what a task sent, or why it sent nothing, and put its entries into the cache."""
@@ -255,7 +268,9 @@ def _task() -> Any:
                     env={**kept, **given, "PYTHONPATH": path},
                 )
                 try:
-                    code = child.wait()  # its stdin stays open: it ends when this process does
+                    # Its stdin stays open: it ends when this process does. A cancelled task wakes from a sleep alone.
+                    while (code := child.poll()) is None:
+                        time.sleep(0.1)
                 finally:
                     child.kill()
                     child.wait()

@@ -62,9 +62,9 @@ def join(report: Report, found: Report) -> None:
 def main(folder: Path) -> None:
     """Do the request of a folder. What Triton raises beside its outcomes ends the process with a traceback."""
     cache = folder / CACHE
-    cache.mkdir()
-    threading.Thread(target=_end_with_stdin, args=(cache,), daemon=True).start()
     request = msgspec.msgpack.decode((folder / REQUEST).read_bytes(), type=Request)
+    cache.mkdir()
+    threading.Thread(target=_end_with_stdin, args=(folder,), daemon=True).start()
     os.environ["TRITON_CACHE_DIR"] = str(cache.absolute())
     try:
         answer = Answer(_compile(folder, request))
@@ -114,11 +114,11 @@ def _entries(cache: Path) -> dict[str, list[tuple[str, int]]]:
     }
 
 
-def _end_with_stdin(cache: Path) -> None:
-    """End the process when whoever started it is gone."""
+def _end_with_stdin(folder: Path) -> None:
+    """End the process when whoever started it is gone, and with it the folder, which nobody else would delete then."""
     while os.read(0, 4096):
         pass
-    shutil.rmtree(cache, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

@@ -103,12 +103,12 @@ class Warmer:
         self._listener.take()
         try:
             bound = rebuild.bind(planned, form, self._resolver)
-        except (KeyError, ValueError, StopIteration, OSError):
+        except (KeyError, ValueError, TypeError, AttributeError, StopIteration, OSError):
             if not self._drop_entry(planned, form):
                 raise
             bound = rebuild.bind(planned, form, self._resolver)
         hit = self._listener.take()
-        if hit and not bound.in_memory and not disk.whole_binary(bound.kernel):
+        if hit and not bound.in_memory and not disk.sound(bound.kernel):
             disk.forget(planned.fn, bound.key)  # first: a key in memory is not looked up on disk
             self._drop_entry(planned, form)
             bound = rebuild.bind(planned, form, self._resolver)

@@ -176,6 +176,25 @@ class TestVerify:
         os.truncate(group, group.stat().st_size // 2)
         self.damaged(restored, {"calls"}, "cannot be read")
 
+    def test_metadata_that_is_none_of_tritons(self, restored: Shop) -> None:
+        for text in ("[]", "null", "{}", '{"target": "cuda:90"}'):
+            restored.entry("calls", "calls.json").write_text(text)
+            self.damaged(restored, {"calls"}, "none of Triton's")
+
+    def test_metadata_of_another_kernel(self, restored: Shop) -> None:
+        theirs = next(restored.cache.glob("*/stores.json")).read_text()
+        restored.entry("calls", "calls.json").write_text(theirs)
+        self.damaged(restored, {"calls"}, "another kernel's")
+
+    @pytest.mark.parametrize("text", ["[]", "{}", None])
+    def test_a_replay_makes_such_an_entry_anew(self, restored: Shop, text: str | None) -> None:
+        theirs = next(restored.cache.glob("*/stores.json")).read_text()
+        restored.entry("calls", "calls.json").write_text(theirs if text is None else text)
+        report = as_json(restored.run("compile"))
+        found = {v["outcome"] for v in report["variants"] if v["kernel"].endswith(".calls")}
+        assert found == {"compiled"}
+        assert as_json(restored.run("verify"))["counts"] == {"warm": len(restored.manifest.variants)}
+
     def test_an_edited_callee(self, restored: Shop) -> None:
         restored.source.write_text(SHOP.replace("value + value", "value * 3"))
         self.damaged(restored, {"calls"}, "source changed")
@@ -211,7 +230,7 @@ class TestReplay:
         size = cubin.stat().st_size
         os.truncate(cubin, 100)
 
-        report = as_json(restored.run("replay"))
+        report = as_json(restored.run("compile"))
         assert report["counts"] == {"compiled": 1, "cached": 2}
         assert restored.entry("calls", "*.cubin").stat().st_size == size
 
