@@ -17,7 +17,7 @@ from jitreplay.manifest.model import digest
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-LIBRARIES = ("liger", "linear_attention", "conch")
+LIBRARIES = ("liger", "linear_attention", "gluon", "conch")
 
 
 def run(library: str, target: str, compile: bool) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def text(results: dict[str, dict[str, Any]], compile: bool) -> str:
     """Return the document."""
     import triton
 
-    kernels = sum(len(rows(found)) for found in results.values())
+    kernels = len({name for found in results.values() for name, _, _ in rows(found)})
     variants = sum(len(found["manifest"].variants) for found in results.values())
     lines = ["# Coverage", ""]
     lines += [
@@ -79,12 +79,12 @@ def text(results: dict[str, dict[str, Any]], compile: bool) -> str:
             "before it runs, and *compiled* says that Triton asked for it."
         ),
         "",
-        f"{kernels} kernels, {variants} variants.",
+        f"{kernels} distinct kernels, {variants} variants.",
     ]
     for library, found in results.items():
         module = importlib.import_module(f"libraries.{library}")
         version = importlib.metadata.version(module.DISTRIBUTION)
-        lines += ["", f"## {module.DISTRIBUTION} {version}, {module.TARGET}", ""]
+        lines += ["", f"## {module.DISTRIBUTION} {version}, {module.TARGET}", "", module.__doc__, ""]
         lines += ["| kernel | variants | outcome |", "|---|---|---|"]
         lines += [f"| `{name}` | {count} | {outcome} |" for name, count, outcome in rows(found)]
         choices = found["replay"]["choices"]
@@ -99,6 +99,9 @@ def text(results: dict[str, dict[str, Any]], compile: bool) -> str:
         if failed := found["record"]["failed"]:
             lines += ["", "Operators that stopped on a CPU before or after some of their launches:", ""]
             lines += [f"- {name}: {reason}" for name, reason in failed.items()]
+        if absent := getattr(module, "NOT_LAUNCHED", {}):
+            lines += ["", "Kernels of it that no operator here launches:", ""]
+            lines += [f"- {names}: {reason}" for names, reason in absent.items()]
     return "\n".join(line for line in lines) + "\n"
 
 

@@ -1,0 +1,155 @@
+"""What a boot finds and what that costs: nothing, a Triton cache, an archive; with a manifest, without, by `preload`.
+
+    python benchmarks/caches.py [--sizes 30 300] [--target cuda:90] [--jobs 0]
+
+For each number of variants, ratios of one run; each boot is a fresh process. `live` loads on this machine's GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from boot import KERNELS, PATH  # pyright: ignore[reportMissingImports]
+
+PROGRAM = """
+import json, os, sys, time
+import torch, triton, jitreplay
+from jitreplay.jit.headless import install
+mode, target, path, answer, count, jobs = sys.argv[1:]
+count = int(count)
+device = "cuda" if target == "live" else "cpu"
+if target != "live":
+    install(target)
+elif torch.cuda.is_available():
+    torch.zeros(1, device="cuda")
+import boot_kernels
+x = torch.zeros(64, 64, device=device, dtype=torch.float16)
+out = torch.zeros(64, 64, device=device)
+
+def launch(n):
+    boot_kernels.matmul[(1, 1)](x, x, out, 64, 64, 64, BLOCK=(32, 64)[n % 2], DEPTH=32, SEED=n)
+
+start = time.perf_counter()
+report, late = None, 0.0
+if mode == "keys":  # recorded without the compiler: what was launched is what a server launches
+    sys.path.insert(0, os.environ["BOOT_TESTS"])
+    from kernels import uncompiled
+    uncompiled.install()
+    with jitreplay.Recorder(path):
+        for n in range(count):
+            launch(n)
+elif mode == "spec":  # what Triton's own preload takes
+    found = []
+    triton.knobs.runtime.jit_post_compile_hook = lambda **kw: found.append(kw["compile"]["specialization_data"])
+    for n in range(count):
+        launch(n)
+    with open(path, "w") as file:
+        json.dump(found, file)
+elif mode == "preload":
+    with open(path) as file:
+        for each in json.load(file):
+            boot_kernels.matmul.preload(each)
+elif mode == "replay":
+    report = jitreplay.replay(path, allow=("boot_kernels",), jobs=int(jobs))
+ready = time.perf_counter()
+slowest = 0.0
+for n in range(0 if mode in ("keys", "spec") else count):
+    begun = time.perf_counter()
+    launch(n)
+    slowest = max(slowest, time.perf_counter() - begun)
+end = time.perf_counter()
+found = {"boot": ready - start, "serving": end - ready, "slowest": slowest}
+if report is not None:
+    found |= {"counts": report.counts, "stages": report.seconds}
+with open(answer, "w") as file:
+    json.dump(found, file)
+"""
+
+
+ARCHIVED = 1000
+"""Variants beyond which no archive is made: it would be compiled a second time."""
+
+
+class Bench:
+    """Boots fresh processes in a folder, for so many variants."""
+
+    def __init__(self, folder: Path, target: str, jobs: int) -> None:
+        self.folder, self.target, self.jobs = folder, target, jobs
+        (folder / "boot_kernels.py").write_text(KERNELS)
+        (folder / "program.py").write_text(PROGRAM)
+        self.env = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
+        self.env |= {
+            "PYTHONPATH": os.pathsep.join([str(folder), PATH]),
+            "BOOT_TESTS": str(Path(__file__).resolve().parent.parent / "tests"),
+        }
+
+    def boot(self, mode: str, cache: Path, path: Path, count: int, target: str = "") -> dict[str, Any]:
+        """Run one boot and the first launch of everything; return its seconds and what became of the variants."""
+        answer = self.folder / "answer.json"
+        env = self.env | {"TRITON_CACHE_DIR": str(cache)}
+        words = [mode, target or self.target, str(path), str(answer), str(count), str(self.jobs)]
+        subprocess.run([sys.executable, str(self.folder / "program.py"), *words], env=env, check=True)
+        return json.loads(answer.read_text())
+
+    def command(self, *words: object) -> None:
+        """Run a command of jitreplay's."""
+        line = [sys.executable, "-m", "jitreplay.cli", *map(str, words)]
+        subprocess.run(line, env=self.env, check=True, stdout=subprocess.DEVNULL)
+
+    def size(self, count: int, target: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return a row for each kind of boot with so many variants; `target` is what they are recorded for."""
+        folder = self.folder / str(count)
+        folder.mkdir()
+        journals, manifest, cache = folder / "journals", folder / "kernels.jitreplay", folder / "cache"
+        self.boot("keys", folder / "none", journals, count, target)
+        self.command("merge", journals, "-o", manifest)
+        rows = [("no cache, replay", self.boot("replay", cache, manifest, count))]
+        rows.append(("again: second boot", self.boot("replay", cache, manifest, count)))
+        shutil.rmtree(cache / ".jitreplay")
+        rows.append(("the cache, without our stamp", self.boot("replay", cache, manifest, count)))
+        rows.append(("the cache, no manifest: launches find it", self.boot("none", cache, manifest, count)))
+        specs = folder / "specs.json"
+        self.boot("spec", cache, specs, count)
+        rows.append(("the cache, Triton's own preload", self.boot("preload", cache, specs, count)))
+        if count > ARCHIVED:
+            return rows
+        archive, unpacked = folder / "kernels.tar", folder / "unpacked"
+        place = ("--target", target, "--allow", "boot_kernels", "-j", self.jobs or os.cpu_count() or 1)
+        self.command("compile", manifest, *place, "--cache-dir", folder / "built", "--archive", archive)
+        self.command("unpack", archive, "--cache-dir", unpacked)
+        rows.append(("an archive, unpacked, replay", self.boot("replay", unpacked, manifest, count)))
+        return rows
+
+
+def main() -> None:
+    """Run all and print a table for each size."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[30, 300])
+    parser.add_argument("--target", default="cuda:90", help="a headless target, or `live`")
+    parser.add_argument("--recorded", default="cuda:90/H200", help="what a live GPU's manifest is recorded for")
+    parser.add_argument("--jobs", type=int, default=0)
+    chosen = parser.parse_args()
+    recorded = chosen.recorded if chosen.target == "live" else chosen.target
+    for count in chosen.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            rows = Bench(Path(folder), chosen.target, chosen.jobs).size(count, recorded)
+        print(f"{count} matmul variants, {chosen.target}, {len(os.sched_getaffinity(0))} cores", flush=True)
+        base = rows[1][1]["boot"]
+        for name, found in rows:
+            boot, serving, slowest = found["boot"], found["serving"], found["slowest"]
+            each = boot / count * 1000
+            words = f"boot {boot:7.2f} s ({boot / base:6.2f} of the second boot's, {each:6.2f} ms a variant)"
+            counts = " ".join(f"{number} {word}" for word, number in found.get("counts", {}).items())
+            print(f"  {name:42} {words}; first launches {serving:7.3f} s, slowest {slowest * 1000:7.1f} ms; {counts}")
+
+
+if __name__ == "__main__":
+    main()
