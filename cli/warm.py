@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 
 from ..manifest import file
 from ..manifest.errors import JitreplayError
+from ..manifest.model import Manifest
 from ..manifest.settings import settings
 from ..replayer.outcome import NOT_WARM, Outcome, Report
 from .output import DIFFERS, Unusable, note, print_json, progress, say, table
@@ -66,6 +68,11 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
 @_JOBS
 @click.option("--shard", default="1/1", metavar="I/N", callback=_shard, help="Compile the i-th of n parts only.")
 @click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Compile on a Ray cluster: `auto` or HOST:PORT. A shard for each of its CPUs, or as many as -j says.",
+)
+@click.option(
     "--archive", type=click.Path(path_type=Path), help="Also write cache and manifest as one file, for `unpack`."
 )
 @_ALLOW
@@ -76,6 +83,7 @@ def compile_command(
     cache_dir: Path,
     jobs: int | None,
     shard: tuple[int, int],
+    ray: str | None,
     archive: Path | None,
     allow: tuple[str, ...],
     as_json: bool,
@@ -86,29 +94,53 @@ def compile_command(
     a place that cannot be written: a replay finds its entries there.
     """
     from ..replayer.archive import pack
-    from ..replayer.replay import fill
 
-    manifest, report = file.load(path), Report()
-    for target in targets:
-        _prepare(target, cache_dir)
-        with progress(f"compiling for {target}") as update:
-            found = fill(
-                manifest,
-                allow=_allowed(allow),
-                jobs=settings().jobs if jobs is None else jobs,
-                shard=shard,
-                progress=update,
-            )
-        report.results.extend(found.results)
-        report.stopped = report.stopped or found.stopped
-        report.drift.extend(line for line in found.drift if line not in report.drift)
-        report.notes.extend(line for line in found.notes if line not in report.notes)
-        for stage, spent in found.seconds.items():
-            report.seconds[stage] = report.seconds.get(stage, 0.0) + spent
+    manifest = file.load(path)
+    jobs = settings().jobs if jobs is None else jobs
+    if ray is None:
+        report = _fill(manifest, targets, cache_dir, allow, jobs, shard)
+    elif shard != (1, 1):
+        raise click.UsageError("--ray cuts the manifest in shards by itself: leave --shard out")
+    else:
+        report = _fill_by_ray(ray, manifest, targets, cache_dir, allow, jobs)
     tail = f"cache: {cache_dir}"
     if archive is not None:
         tail += f"\narchive: {archive}, {pack(archive, cache_dir, manifest)} entries"
     _print(report, as_json, tail)
+
+
+def _fill(
+    manifest: Manifest,
+    targets: Sequence[str],
+    cache_dir: Path,
+    allow: tuple[str, ...],
+    jobs: int,
+    shard: tuple[int, int],
+) -> Report:
+    from ..replayer.replay import fill
+    from ..replayer.shard import join
+
+    report = Report()
+    for target in targets:
+        _prepare(target, cache_dir)
+        with progress(f"compiling for {target}") as update:
+            join(report, fill(manifest, allow=_allowed(allow), jobs=jobs, shard=shard, progress=update))
+    return report
+
+
+def _fill_by_ray(
+    address: str, manifest: Manifest, targets: Sequence[str], cache_dir: Path, allow: tuple[str, ...], jobs: int
+) -> Report:
+    from ..jit import place
+    from ..replayer.ray_cluster import Cluster
+
+    builds: dict[str, dict[str, str]] = {}
+    with Cluster(address) as cluster:
+        for target in targets:
+            _prepare(target, cache_dir)
+            builds[target] = place.build()
+        with progress(f"compiling for {', '.join(targets)} on Ray") as update:
+            return cluster.fill(manifest, cache_dir, builds, allow=_allowed(allow), shards=jobs, progress=update)
 
 
 @click.command("unpack")
