@@ -9,6 +9,7 @@ at the first compile (Triton 3.6.0 to 3.9.0, `JITCallable.cache_key`), so it is 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import inspect
 import sys
@@ -45,10 +46,6 @@ def _flags(param: Any) -> tuple[Any, ...]:
 
 def _references(fn: Any, source: str) -> dict[str, Any]:
     """Return what the source names from outside: dotted names to values. Nothing is called."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return {}
     raw = getattr(fn, "fn", fn)
     scope = dict(getattr(raw, "__globals__", {}))
     for name, cell in zip(raw.__code__.co_freevars, raw.__closure__ or (), strict=False):
@@ -57,9 +54,8 @@ def _references(fn: Any, source: str) -> dict[str, Any]:
         except ValueError:
             continue
     found: dict[str, Any] = {}
-    for node in ast.walk(tree):
-        dotted = _dotted(node)
-        if dotted is None or dotted[0] not in scope:
+    for dotted in _names(source):
+        if dotted[0] not in scope:
             continue
         value = scope[dotted[0]]
         for part in dotted[1:]:
@@ -72,12 +68,22 @@ def _references(fn: Any, source: str) -> dict[str, Any]:
     return found
 
 
-def _dotted(node: ast.AST) -> list[str] | None:
+@functools.lru_cache(4096)
+def _names(source: str) -> tuple[tuple[str, ...], ...]:
+    """Return the dotted names of a source, each once, as first walked; none where it is no Python."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return ()
+    return tuple(dict.fromkeys(dotted for node in ast.walk(tree) if (dotted := _dotted(node)) is not None))
+
+
+def _dotted(node: ast.AST) -> tuple[str, ...] | None:
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    return [node.id, *reversed(parts)] if isinstance(node, ast.Name) else None
+    return (node.id, *reversed(parts)) if isinstance(node, ast.Name) else None
 
 
 def _describe(value: Any, above: tuple[int, ...]) -> str:
