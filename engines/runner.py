@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 DEPTH = 6
 """Attributes, items and keys between the runner and a buffer."""
@@ -14,20 +14,33 @@ ITEMS = 512
 """Items of one list or dict that are looked at, at most."""
 
 
-def buffers(runner: Any, packages: tuple[str, ...]) -> dict[str, Any]:
+class Tables(NamedTuple):
+    """What a runner owns: its tensors by name, and the numbers that belong to them, as settings by name."""
+
+    buffers: dict[str, Any]
+    settings: dict[str, int]
+
+
+def tables(runner: Any, packages: tuple[str, ...]) -> Tables:
     """Return the tensors under `runner` by name, such as `input_batch.block_table.block_tables[0].block_table.gpu`.
 
     Only instance attributes are followed (no property is run), into lists, tuples, dicts and objects of the given
     top-level packages, but not into modules of a model: weights are no buffers. The shortest path names a tensor.
+    The numbers are the row strides of block tables, and what stands in one tuple with a tensor, as the page's size does
+    in vLLM's KV-block zeroer: some kernels take them, and no tensor of the launch gives them.
     """
     import torch
 
     found: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
     seen = {id(runner)}
     queue: deque[tuple[str, Any, int]] = deque([("", runner, 0)])
     while queue and len(seen) < OBJECTS:
         name, thing, depth = queue.popleft()
+        beside = isinstance(thing, tuple) and any(isinstance(item, torch.Tensor) for item in thing)
         for path, value in _parts(name, thing):
+            if beside and type(value) is int:
+                numbers[path] = value
             if id(value) in seen:
                 continue
             if isinstance(value, torch.Tensor):
@@ -36,7 +49,7 @@ def buffers(runner: Any, packages: tuple[str, ...]) -> dict[str, Any]:
             elif depth < DEPTH and _is_followed(value, packages) and not isinstance(value, torch.nn.Module):
                 seen.add(id(value))
                 queue.append((path, value, depth + 1))
-    return found
+    return Tables(found, numbers | _strides(found))
 
 
 def _is_followed(value: Any, packages: tuple[str, ...]) -> bool:
@@ -70,11 +83,8 @@ def _slots(cls: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-def table_settings(found: dict[str, Any]) -> dict[str, int]:
-    """Return the row strides of the block tables among buffers, as settings by name.
-
-    Some kernels take such a stride without the table (vLLM's `reduce_segments`), so no tensor of the launch gives it.
-    """
+def _strides(found: dict[str, Any]) -> dict[str, int]:
+    """Return the row strides of the block tables, which vLLM's `reduce_segments` takes without the table."""
     return {
         f"{name}.stride(0)": tensor.stride(0)
         for name, tensor in found.items()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .runner import buffers as find_buffers
+from .runner import Tables
+from .runner import tables as find_tables
 
 PACKAGES = ("vllm",)
 _MISSING = object()
@@ -110,22 +111,24 @@ def is_first_rank(worker: Any) -> bool:
     return int(getattr(worker, "rank", 0) or 0) == 0
 
 
-def buffers(worker: Any) -> dict[str, Any]:
-    """Return the runner's tensors by name: tables, positions, KV caches, Mamba states, sampler, drafter.
+def tables(worker: Any) -> Tables:
+    """Return the runner's tensors by name, and the numbers with them.
 
-    The KV caches that layers hold are named `kv_cache[LAYER]`, with an index where a layer has several.
+    The tensors are tables, positions, KV caches, Mamba states, those of the sampler and of the drafter. The KV caches
+    that layers hold are named `kv_cache[LAYER]`, with an index where a layer has several.
     """
     runner = getattr(worker, "model_runner", None)
     if runner is None:
-        return {}
+        return Tables({}, {})
     found: dict[str, Any] = {}
     layers = follow(worker, "vllm_config.compilation_config.static_forward_context")
     if isinstance(layers, dict):
         caches = {name: getattr(layer, "kv_cache", None) for name, layer in layers.items()}
         for name, cache in caches.items():
-            for path, tensor in find_buffers([cache], PACKAGES).items():
+            for path, tensor in find_tables([cache], PACKAGES).buffers.items():
                 found[f"kv_cache[{name}]{path.removeprefix('[0]')}"] = tensor
-    return {**find_buffers(runner, PACKAGES), **found}
+    own = find_tables(runner, PACKAGES)
+    return Tables({**own.buffers, **found}, own.settings)
 
 
 def version() -> str:

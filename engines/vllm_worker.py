@@ -22,7 +22,6 @@ from ..replayer import prefetch
 from ..replayer.live import Live
 from ..replayer.session import ReplayError, Session
 from . import vllm_ahead, vllm_config
-from .runner import table_settings
 
 
 class WorkerSession:
@@ -89,16 +88,16 @@ class WorkerSession:
 
         _guarded(call)
 
-    def _describe(self, buffers: dict[str, Any] | None = None) -> None:
+    def _describe(self, numbers: dict[str, int] | None = None) -> None:
         if self._recorder is not None:
-            found = vllm_config.settings(self.worker) | table_settings(buffers or {})
+            found = vllm_config.settings(self.worker) | (numbers or {})
             self._recorder.describe(vllm_config.version(), vllm_config.rank(self.worker), found)
 
     def tables_ready(self) -> None:
         """The KV cache and the tables are there: the recorder learns the buffers and the number of blocks."""
         if self._recorder is not None:
-            self._describe(vllm_config.buffers(self.worker))
-            self._recorder.watch_buffers(functools.partial(vllm_config.buffers, self.worker))
+            self._describe(vllm_config.tables(self.worker).settings)
+            self._watch_buffers()
 
     def early(self) -> None:
         """Before memory is profiled: autotuner choices, and every variant that needs none of the runner's tables."""
@@ -122,8 +121,8 @@ class WorkerSession:
             return
         session = self._replay
         self._bring_cache()
-        buffers = vllm_config.buffers(self.worker)
-        session.live = Live(buffers, vllm_config.settings(self.worker) | table_settings(buffers))
+        tables = vllm_config.tables(self.worker)
+        session.live = Live(tables.buffers, vllm_config.settings(self.worker) | tables.settings)
         self._reported = True
         try:
             with self._context():
@@ -138,7 +137,7 @@ class WorkerSession:
         assert self._replay is not None
         self._replay.waiting.stop()
         self._replay, self._ahead, self._early_done, self._reported = None, None, False, False
-        self._describe(vllm_config.buffers(self.worker))
+        self._describe(vllm_config.tables(self.worker).settings)
 
     def ready(self) -> None:
         """Warm-up is over: from now on a compile is one that a request waits for."""
@@ -146,8 +145,11 @@ class WorkerSession:
         if self._watch is None:
             self._watch = Watch(self._manifest.variants if self._manifest is not None else ())
             self._watch.start()
+        self._watch_buffers()
+
+    def _watch_buffers(self) -> None:
         if self._recorder is not None:
-            self._recorder.watch_buffers(functools.partial(vllm_config.buffers, self.worker))
+            self._recorder.watch_buffers(lambda: vllm_config.tables(self.worker).buffers)
 
     def close(self) -> None:
         """Say what was compiled while serving, and end the journal and what still compiles ahead."""

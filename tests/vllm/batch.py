@@ -77,7 +77,7 @@ def main():
             )
         if recorder is not None:
             recorder.describe("vllm " + vllm.__version__, "dp0:pp0:pcp0:tp0", settings(params, made))
-            recorder.watch_buffers(lambda: tables(made))
+            recorder.watch_buffers(lambda: owned(made, "buffers"))
         if args.manifest:
             result["replay"] = replay(args.manifest, made, params)
             result["replay"]["events"] = events(counter)
@@ -112,23 +112,22 @@ def events(counter):
 
 
 def settings(params, made):
-    from jitreplay.engines.runner import table_settings
-
     return (
         SETTINGS
-        | table_settings(tables(made))
+        | owned(made, "settings")
         | {name: value for name, value in params.items() if isinstance(value, (int, str))}
     )
 
 
-def tables(made):
-    """The buffers of all rows by name, as the plugin names those of a runner."""
-    from jitreplay.engines.runner import buffers
+def owned(made, what):
+    """The buffers, or the settings, of all rows by name, as the plugin names those of a runner."""
+    from jitreplay.engines.runner import tables
 
     found = {}
     for name, row in made.items():
         if row.runner is not None:
-            found |= {f"{name}.{path}": tensor for path, tensor in buffers(row.runner, ("vllm", "types")).items()}
+            own = getattr(tables(row.runner, ("vllm", "types")), what)
+            found |= {f"{name}.{path}": value for path, value in own.items()}
     return found
 
 
@@ -139,7 +138,7 @@ def replay(path, made, params):
 
     session = Session(load(path), ("vllm", "fla", "triton_kernels"), rank="dp0:pp0:pcp0:tp0")
     session.restore_choices()
-    session.live = Live(tables(made), settings(params, made))
+    session.live = Live(owned(made, "buffers"), settings(params, made))
     session.late()
     report = session.report
     return report.as_data() | {
