@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -37,6 +38,8 @@ class WorkerSession:
         self._reported = False
         self._prepared = os.environ.get("TRITON_CACHE_DIR", "")
         self._ahead: prefetch.Prefetch | None = None
+        self._closed = False
+        atexit.register(self.close)  # not every executor shuts its worker down (0.26.0, in process)
         if chosen.manifest:
             self._guarded(self._begin)
 
@@ -152,16 +155,18 @@ class WorkerSession:
             self._recorder.watch_buffers(lambda: vllm_config.tables(self.worker).buffers)
 
     def close(self) -> None:
-        """Say what was compiled while serving, and end the journal and what still compiles ahead."""
+        """Say what was compiled while serving, and end the journal and what still compiles ahead. Once."""
+        if self._closed:
+            return
+        self._closed = True
         if self._replay is not None:
             self._replay.close()
         elif self._ahead is not None:
             self._ahead.close()
         if self._watch is not None:
-            watch, self._watch = self._watch, None
-            watch.stop()
-            if watch.compiles:
-                LOGGER.warning("%s", watch.summary())
+            self._watch.stop()
+            if self._watch.compiles:
+                LOGGER.warning("%s", self._watch.summary())
         if self._recorder is not None:
             self._recorder.stop()
 
