@@ -53,6 +53,8 @@ def view(tensor: Tensor, buffer: Any) -> Any:
     extent = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
     if (offset + extent) * size > buffer.untyped_storage().size():
         # A batch larger than this runner's tables: its beginning is as good for the key.
+        if (min(offset, buffer.storage_offset()) + 1) * size > buffer.untyped_storage().size():
+            return buffer.as_strided([0] * len(shape), strides, 0)  # a cache of no blocks
         return buffer.as_strided([min(n, 1) for n in shape], strides, min(offset, buffer.storage_offset()))
     return buffer.as_strided(shape, strides, offset)
 

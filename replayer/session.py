@@ -17,7 +17,7 @@ from ..manifest.model import Environment, Manifest
 from .ahead import Ahead
 from .choices import restore
 from .live import Form, Live, forms, needs_late
-from .outcome import NOT_WARM, Outcome, Report, Result
+from .outcome import NOT_WARM, Outcome, Report, Result, said
 from .plan import ELSEWHERE, Planned, make_plan
 from .plan import planned as plan_one
 from .prebuilt import differences, settle
@@ -153,23 +153,37 @@ class Session:
                 deadline = None
                 if self._budget is not None:
                     deadline = time.monotonic() + self._budget - self.report.seconds["total"]
-                work = [(planned, self._forms(planned)) for planned in todo]
+                work = self._work(todo)
+                total = len(work)
                 self._ahead.prepare(work)
-                for done in range(len(todo)):
+                for done in range(total):
                     if progress is not None:
-                        progress(done, len(todo), work[0][0].variant.kernel.name)
+                        progress(done, total, work[0][0].variant.kernel.name)
                     planned, shapes = work.pop(self._ahead.next(work, deadline))
                     result = self.warm(planned, shapes, deadline)
                     self.report.results.append(result)
                     if self._strict and result.outcome in NOT_WARM:
                         raise ReplayError(f"{planned.variant.kernel.name} {planned.variant.digest}: {result.reason}")
                 if progress is not None:
-                    progress(len(todo), len(todo), "")
+                    progress(total, total, "")
         except BaseException:
             self.close()
             raise
         finally:
             self._listener.uninstall()
+
+    def _work(self, todo: list[Planned]) -> list[tuple[Planned, list[Form]]]:
+        """Return the variants with their forms here; one whose arguments cannot be made costs itself alone."""
+        work = []
+        for planned in todo:
+            try:
+                work.append((planned, self._forms(planned)))
+            except Exception as error:
+                reason = f"its arguments cannot be made here: {said(error)}"
+                if self._strict:
+                    raise ReplayError(f"{planned.variant.kernel.name} {planned.variant.digest}: {reason}") from None
+                self.report.results.append(Result(planned.variant, Outcome.FAILED, reason))
+        return work
 
     def close(self) -> None:
         """End what compiles ahead, and stamp the cache if all is warm. The report is complete then."""
