@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from ..manifest.model import Variant
+from .meeting import connect
 from .wire import Answer, Bye, Drop, Frames, Hello, Leave, Ready, State, Task, pack, receive
 
 MODULE = "jitreplay.replayer.child"
@@ -218,12 +219,7 @@ class Guest(Children):
     """A helper that another process of this host has started, joined over its socket. Raises OSError without one."""
 
     def __init__(self, hello: Hello, path: str) -> None:
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            line.connect(path)
-        except OSError:
-            line.close()
-            raise
+        line = connect(path)
         file = line.makefile("rwb", buffering=0)
         self._line = line
         super().__init__(hello, file, file)

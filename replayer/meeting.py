@@ -8,6 +8,8 @@ import os
 import socket
 import stat
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -51,9 +53,36 @@ def listen(path: str) -> socket.socket:
     except FileNotFoundError:
         pass
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    line.bind(path)
-    line.listen(64)
+    try:
+        with _near(path) as near:
+            line.bind(near)
+        line.listen(64)
+    except OSError:
+        line.close()
+        raise
     return line
+
+
+def connect(path: str) -> socket.socket:
+    """Return a socket that is connected to the one at a path. Raises OSError."""
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _near(path) as near:
+            line.connect(near)
+    except OSError:
+        line.close()
+        raise
+    return line
+
+
+@contextmanager
+def _near(path: str) -> Iterator[str]:
+    """Give another name of a path: a socket's may have 107 bytes, which a job's TMPDIR alone can fill."""
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def _folder() -> Path:
