@@ -87,34 +87,46 @@ with open(answer, "w") as file:
 """
 
 
-class Bench:
-    """Boots fresh processes in a folder."""
+class Boots:
+    """Runs a program in fresh processes, in a folder that has the kernels. `variables` are its environment's."""
+
+    def __init__(self, folder: Path, program: str, **variables: str) -> None:
+        self.folder = folder
+        (folder / "boot_kernels.py").write_text(KERNELS)
+        (folder / "program.py").write_text(program)
+        self._env = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
+        self._env |= {"PYTHONPATH": os.pathsep.join([str(folder), PATH]), **variables}
+
+    def run(self, cache: Path, mode: str, target: str, path: Path, *more: object) -> dict[str, Any]:
+        """Run the program once with a Triton cache directory; return its answer."""
+        answer = self.folder / "answer.json"
+        words = [mode, target, path, answer, *more]
+        line = [sys.executable, str(self.folder / "program.py"), *map(str, words)]
+        subprocess.run(line, env=self._env | {"TRITON_CACHE_DIR": str(cache)}, check=True)
+        return json.loads(answer.read_text())
+
+    def command(self, *words: object) -> None:
+        """Run a command of jitreplay's."""
+        line = [sys.executable, "-m", "jitreplay.cli", *map(str, words)]
+        subprocess.run(line, env=self._env, check=True, stdout=subprocess.DEVNULL)
+
+
+class Bench(Boots):
+    """Boots of so many variants for a target."""
 
     def __init__(self, folder: Path, target: str, variants: int) -> None:
-        self.folder, self.target, self.variants = folder, target, variants
-        (folder / "boot_kernels.py").write_text(KERNELS)
-        (folder / "program.py").write_text(PROGRAM)
+        super().__init__(folder, PROGRAM, BOOT_VARIANTS=str(variants))
+        self.target, self.variants = target, variants
         self.manifest = folder / "kernels.jitreplay"
 
     def boot(self, mode: str, cache: str, path: Path | None = None, argument: object = 0) -> dict[str, Any]:
         """Run one boot; return its seconds beyond imports, and what became of the variants."""
-        answer = self.folder / "answer.json"
-        env = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
-        env |= {
-            "TRITON_CACHE_DIR": str(self.folder / cache),
-            "PYTHONPATH": os.pathsep.join([str(self.folder), PATH]),
-            "BOOT_VARIANTS": str(self.variants),
-        }
-        words = [mode, self.target, str(path or self.manifest), str(answer), str(argument)]
-        subprocess.run([sys.executable, str(self.folder / "program.py"), *words], env=env, check=True)
-        return json.loads(answer.read_text())
+        return self.run(self.folder / cache, mode, self.target, path or self.manifest, argument)
 
     def record(self) -> None:
         """Make the manifest."""
         self.boot("record", "recorded", self.folder / "journals", self.variants)
-        words = ["-m", "jitreplay.cli", "merge", str(self.folder / "journals"), "-o", str(self.manifest)]
-        env = {**os.environ, "PYTHONPATH": PATH}
-        subprocess.run([sys.executable, *words], env=env, check=True, stdout=subprocess.DEVNULL)
+        self.command("merge", self.folder / "journals", "-o", self.manifest)
 
 
 def main() -> None:

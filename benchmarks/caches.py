@@ -8,16 +8,13 @@ For each number of variants, ratios of one run; each boot is a fresh process. `l
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from boot import KERNELS, PATH  # pyright: ignore[reportMissingImports]
+from boot import Boots  # pyright: ignore[reportMissingImports]
 
 PROGRAM = """
 import json, os, sys, time
@@ -78,31 +75,16 @@ ARCHIVED = 1000
 """Variants beyond which no archive is made: it would be compiled a second time."""
 
 
-class Bench:
-    """Boots fresh processes in a folder, for so many variants."""
+class Bench(Boots):
+    """Boots that find one thing or another, for a target."""
 
     def __init__(self, folder: Path, target: str, jobs: int) -> None:
-        self.folder, self.target, self.jobs = folder, target, jobs
-        (folder / "boot_kernels.py").write_text(KERNELS)
-        (folder / "program.py").write_text(PROGRAM)
-        self.env = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
-        self.env |= {
-            "PYTHONPATH": os.pathsep.join([str(folder), PATH]),
-            "BOOT_TESTS": str(Path(__file__).resolve().parent.parent / "tests"),
-        }
+        super().__init__(folder, PROGRAM, BOOT_TESTS=str(Path(__file__).resolve().parent.parent / "tests"))
+        self.target, self.jobs = target, jobs
 
     def boot(self, mode: str, cache: Path, path: Path, count: int, target: str = "") -> dict[str, Any]:
         """Run one boot and the first launch of everything; return its seconds and what became of the variants."""
-        answer = self.folder / "answer.json"
-        env = self.env | {"TRITON_CACHE_DIR": str(cache)}
-        words = [mode, target or self.target, str(path), str(answer), str(count), str(self.jobs)]
-        subprocess.run([sys.executable, str(self.folder / "program.py"), *words], env=env, check=True)
-        return json.loads(answer.read_text())
-
-    def command(self, *words: object) -> None:
-        """Run a command of jitreplay's."""
-        line = [sys.executable, "-m", "jitreplay.cli", *map(str, words)]
-        subprocess.run(line, env=self.env, check=True, stdout=subprocess.DEVNULL)
+        return self.run(cache, mode, target or self.target, path, count, self.jobs)
 
     def size(self, count: int, target: str) -> list[tuple[str, dict[str, Any]]]:
         """Return a row for each kind of boot with so many variants; `target` is what they are recorded for."""

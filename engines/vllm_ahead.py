@@ -16,7 +16,8 @@ from . import vllm_config
 ALLOW = ("vllm", "triton_kernels", "fla")
 """Packages whose kernels vLLM launches; a manifest may have their modules imported."""
 
-_begun: tuple[int, str, prefetch.Prefetch] | None = None
+_begun: tuple[int, prefetch.Prefetch] | None = None
+"""The process that has begun, and what."""
 
 
 def mismatch(manifest: Manifest, worker: Any) -> str:
@@ -34,7 +35,7 @@ def begin(chosen: Settings) -> None:
     Workers in processes of their own join the helper. It ends with this process, or when nobody needs it any more.
     """
     global _begun
-    if not chosen.manifest or (_begun is not None and _begun[0] == os.getpid()):
+    if _own() is not None:
         return
     try:
         manifest = file.load(chosen.manifest)
@@ -42,7 +43,7 @@ def begin(chosen: Settings) -> None:
         return  # told by the worker that replays it
     ahead = begin_for(chosen, manifest)
     if ahead is not None:
-        _begun = (os.getpid(), prefetch.usable_cache(), ahead)
+        _begun = (os.getpid(), ahead)
 
 
 def begin_for(chosen: Settings, manifest: Manifest) -> prefetch.Prefetch | None:
@@ -52,26 +53,29 @@ def begin_for(chosen: Settings, manifest: Manifest) -> prefetch.Prefetch | None:
 
 def confirm(config: Any) -> None:
     """The engine's configuration is there: end what was begun if the manifest is another model's."""
-    if _begun is not None and _begun[0] == os.getpid():
-        manifest = _begun[2].manifest
-        if mismatch(manifest, SimpleNamespace(vllm_config=config)):
-            _drop()
+    ahead = _own()
+    if ahead is not None and mismatch(ahead.manifest, SimpleNamespace(vllm_config=config)):
+        _end()
 
 
 def take() -> prefetch.Prefetch | None:
     """Return what this process has begun, once: for the worker that lives in it."""
     global _begun
-    begun, _begun = _begun, None
-    if begun is None or begun[0] != os.getpid():
+    ahead = _own()
+    if ahead is not None and ahead.cache != os.path.abspath(prefetch.usable_cache()):
+        _end()
         return None
-    if begun[1] != prefetch.usable_cache():
-        begun[2].close()
-        return None
-    return begun[2]
+    _begun = None
+    return ahead
 
 
-def _drop() -> None:
+def _own() -> prefetch.Prefetch | None:
+    """Return what this process itself has begun: not the one that it was forked from."""
+    return _begun[1] if _begun is not None and _begun[0] == os.getpid() else None
+
+
+def _end() -> None:
     global _begun
-    if _begun is not None:
-        _begun[2].close()
-        _begun = None
+    if (ahead := _own()) is not None:
+        ahead.close()
+    _begun = None

@@ -45,11 +45,11 @@ class WorkerSession:
 
     def _begin(self) -> None:
         """Compile what was recorded in another process, while this one initialises its device and loads weights."""
+        ahead = vllm_ahead.take()
         try:
-            manifest = file.load(self._chosen.manifest)
+            manifest = ahead.manifest if ahead is not None else file.load(self._chosen.manifest)
         except JitreplayError:
             return  # told when it is replayed
-        ahead = vllm_ahead.take()
         if vllm_ahead.mismatch(manifest, self._wrapper):
             if ahead is not None:
                 ahead.close()
@@ -159,10 +159,10 @@ class WorkerSession:
         if self._closed:
             return
         self._closed = True
-        if self._replay is not None:
-            self._replay.close()
-        elif self._ahead is not None:
-            self._ahead.close()
+        # A late replay has ended what compiled ahead.
+        unfinished = None if self._reported else self._replay or self._ahead
+        if unfinished is not None:
+            unfinished.close()
         if self._watch is not None:
             self._watch.stop()
             if self._watch.compiles:

@@ -81,7 +81,7 @@ class Counter:
                 return original(src, *args, **kwargs)
             # Only a real compile makes IR; wrapping the instance covers Gluon's sources too.
             make_ir, made = src.make_ir, []
-            before = dict(vars(src))  # another counter's, where there are two
+            outer = vars(src).get("make_ir")  # another counter's, where there are two
 
             def counting_make_ir(*a: Any, **k: Any) -> Any:
                 made.append(True)
@@ -92,8 +92,8 @@ class Counter:
                 return original(src, *args, **kwargs)
             finally:
                 del src.make_ir
-                if "make_ir" in before:
-                    src.make_ir = before["make_ir"]
+                if outer is not None:
+                    src.make_ir = outer
                 self._note(COMPILE if made else DISK_HIT, getattr(src, "fn", None), src.name)
 
         return compile

@@ -10,6 +10,7 @@ from typing import Any
 from ..manifest.model import Device, Environment
 from .bind import injected
 from .internals import Unsupported, internals
+from .live_device import is_headless
 
 
 def live_target() -> tuple[str, int | str, int]:
@@ -73,8 +74,7 @@ def device() -> Device:
 def tuned_on() -> str:
     """Return the device that an autotuner's timings are of. A headless driver makes its timings up, and says so."""
     name = device().name
-    headless = type(internals().driver.active).__name__ == "HeadlessDriver"
-    return f"{name} (headless)" if headless else name
+    return f"{name} (headless)" if is_headless() else name
 
 
 def variables() -> dict[str, str]:

@@ -17,8 +17,8 @@ def live_device() -> Device:
     Read on Triton 3.6.0 to 3.9.0 (`get_device_properties` of both backends) and torch 2.11 (`_CudaDeviceProperties`).
     """
     active = internals().driver.active
-    if isinstance(found := getattr(active, "device", None), Device):
-        return found  # a headless driver's
+    if (found := headless_device(active)) is not None:
+        return found
     target, index = active.get_current_target(), active.get_current_device()
     facts: dict[str, Any] = active.utils.get_device_properties(index)
     known: Any = None
@@ -54,9 +54,15 @@ def live_device() -> Device:
     )
 
 
+def headless_device(driver: Any) -> Device | None:
+    """Return the device that a headless driver answers for, None where the driver is another, or there is none."""
+    found = getattr(driver, "device", None)
+    return found if isinstance(found, Device) else None
+
+
 def is_headless() -> bool:
     """Whether this process's driver is a headless one. Asks the driver."""
-    return isinstance(getattr(internals().driver.active, "device", None), Device)
+    return headless_device(internals().driver.active) is not None
 
 
 def recorded_device(environment: Environment) -> Device | None:

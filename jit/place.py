@@ -40,11 +40,15 @@ def build() -> dict[str, str]:
 
 def note(cache: str | os.PathLike[str]) -> None:
     """Note in a cache that was filled here where it lies and what it is good for, by target."""
-    path, target = own_folder(cache) / NOTE, str(internals().driver.active.get_current_target().arch)
-    found = read(cache)
-    builds = {**found.get("builds", {}), target: build()}
+    add(cache, {str(internals().driver.active.get_current_target().arch): build()})
+
+
+def add(cache: str | os.PathLike[str], builds: dict[str, Any]) -> None:
+    """Add to a cache's note what more it is good for, by target, and that it lies here. Raises OSError."""
+    path = own_folder(cache) / NOTE
+    found = {**read(cache).get("builds", {}), **builds}
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, json.dumps({"place": str(Path(cache).absolute()), "builds": builds}))
+    _write(path, json.dumps({"place": str(Path(cache).absolute()), "builds": found}))
 
 
 def read(cache: str | os.PathLike[str]) -> dict[str, Any]:

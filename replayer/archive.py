@@ -22,7 +22,6 @@ from typing import Any
 import msgspec
 
 from ..jit import place
-from ..jit.lock import own_folder
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
@@ -105,9 +104,7 @@ def _write(files: dict[str, bytes], cache: Path) -> Unpacked:
             done.written += 1
         else:
             done.kept += 1
-    builds = {**place.read(cache).get("builds", {}), **json.loads(files[INDEX]).get("builds", {})}
-    own_folder(cache).mkdir(parents=True, exist_ok=True)
-    (own_folder(cache) / place.NOTE).write_text(json.dumps({"place": str(cache.absolute()), "builds": builds}))
+    place.add(cache, json.loads(files[INDEX]).get("builds", {}))
     return done
 
 

@@ -7,6 +7,7 @@ It ends when stdin does, or when its parent is gone, and its workers end with it
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -48,7 +49,8 @@ def main() -> None:
         pass
     finally:
         if line is not None:
-            _unlink(hello.listen)
+            with contextlib.suppress(OSError):
+                os.unlink(hello.listen)
     os._exit(0)  # taking down an interpreter with torch in it takes a second
 
 
@@ -118,13 +120,6 @@ def _listen(path: str) -> socket.socket | None:
         return listen(path)
     except OSError:
         return None
-
-
-def _unlink(path: str) -> None:
-    try:
-        os.unlink(path)
-    except OSError:
-        pass
 
 
 if __name__ == "__main__":

@@ -49,14 +49,15 @@ def view(tensor: Tensor, buffer: Any) -> Any:
     shape = [buffer.shape[i] if n < 0 else min(n, buffer.shape[i]) if own else n for i, n in enumerate(place.shape)]
     strides = [buffer.stride(i) if n < 0 else n for i, n in enumerate(place.strides)]
     offset = buffer.storage_offset() + place.offset
-    size = buffer.element_size()
+    room = buffer.untyped_storage().size() // buffer.element_size()
     extent = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    if (offset + extent) * size > buffer.untyped_storage().size():
-        # A batch larger than this runner's tables: its beginning is as good for the key.
-        if (min(offset, buffer.storage_offset()) + 1) * size > buffer.untyped_storage().size():
-            return buffer.as_strided([0] * len(shape), strides, 0)  # a cache of no blocks
-        return buffer.as_strided([min(n, 1) for n in shape], strides, min(offset, buffer.storage_offset()))
-    return buffer.as_strided(shape, strides, offset)
+    if offset + extent <= room:
+        return buffer.as_strided(shape, strides, offset)
+    # A batch larger than this runner's tables: its beginning is as good for the key.
+    start = min(offset, buffer.storage_offset())
+    if start >= room:
+        return buffer.as_strided([0] * len(shape), strides, 0)  # a cache of no blocks
+    return buffer.as_strided([min(n, 1) for n in shape], strides, start)
 
 
 def needs_late(variant: Variant, survivors: Survivors, live: Live) -> bool:

@@ -8,8 +8,7 @@ import os
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -48,45 +47,36 @@ class Meeting:
 
 def listen(path: str) -> socket.socket:
     """Return a socket that listens at a path. Raises OSError."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        with _near(path) as near:
-            line.bind(near)
-        line.listen(64)
-    except OSError:
-        line.close()
-        raise
+    Path(path).unlink(missing_ok=True)
+    line = _open(path, socket.socket.bind)
+    line.listen(64)
     return line
 
 
 def connect(path: str) -> socket.socket:
     """Return a socket that is connected to the one at a path. Raises OSError."""
+    return _open(path, socket.socket.connect)
+
+
+def _open(path: str, use: Callable[[socket.socket, str], None]) -> socket.socket:
+    """Return a socket that was bound or connected by another name of a path.
+
+    A socket's name may have 107 bytes, which a job's TMPDIR alone can fill; the folder's descriptor is short.
+    """
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with _near(path) as near:
-            line.connect(near)
+        use(line, f"/proc/self/fd/{folder}/{os.path.basename(path)}")
     except OSError:
         line.close()
         raise
+    finally:
+        os.close(folder)
     return line
 
 
-@contextmanager
-def _near(path: str) -> Iterator[str]:
-    """Give another name of a path: a socket's may have 107 bytes, which a job's TMPDIR alone can fill."""
-    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
-    finally:
-        os.close(folder)
-
-
 def _folder() -> Path:
-    """Return a folder with short names, as a socket's path must be, that nobody else can write."""
+    """Return a folder that nobody else can write, made where there is none."""
     folder = Path(tempfile.gettempdir()) / f"jitreplay-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

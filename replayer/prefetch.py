@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from ..jit.devices import Device
-from ..jit.live_device import live_device, recorded_device
+from ..jit.live_device import headless_device, live_device, recorded_device
 from ..jit.resolve import Unresolved
 from ..jit.toolchain import toolchain
 from ..manifest.model import Kernel, Manifest, Variant
@@ -39,8 +39,7 @@ class Prefetch:
     """A helper's work for one manifest on one device, into one cache directory.
 
     `allow` names the packages that a helper may import, beside those that this process has imported. Processes of this
-    host that want the same, as the ranks of one server do, share one helper, which is the first's; with `share` false
-    this one has its own.
+    host that want the same, as the ranks of one server do, share one helper, which is the first's.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class Prefetch:
         rank: str = "",
         jobs: int = 0,
         limit: float | None = None,
-        share: bool = True,
         launchers: bool = True,
     ) -> None:
         self.manifest, self.device, self.cache, self.rank = manifest, device, os.path.abspath(cache), rank
@@ -63,7 +61,7 @@ class Prefetch:
         self.stamp = Stamp(self.cache, self.digest, tools, rank)
         self.children: Children | None = None
         self._allow = tuple(allow)
-        self._jobs, self._share = jobs, share
+        self._jobs = jobs
         self._limit, self._launchers = limit or LIMIT, launchers
         self._numbers: dict[tuple[Any, ...], int] = {}
 
@@ -88,7 +86,7 @@ class Prefetch:
             self._launchers,
         )
         try:
-            self.children = self._join(hello) if self._share else Helper(hello, self.cache)
+            self.children = self._join(hello)
         except (OSError, ValueError) as error:
             LOGGER.warning("no compile helper, the server compiles by itself: %s", error)
             return
@@ -193,7 +191,6 @@ def begin(
     rank: str = "",
     jobs: int = 0,
     limit: float | None = None,
-    share: bool = True,
 ) -> Prefetch | None:
     """Begin to compile a manifest as it was recorded; return what does so, or None where the device is not known.
 
@@ -203,15 +200,13 @@ def begin(
     if device is None:
         return None
     cache = settle(usable_cache())
-    headless = isinstance(getattr(_active_driver(), "device", None), Device)
     ahead = Prefetch(
         *(manifest, device, cache),
         allow=allow,
         rank=rank,
         jobs=jobs,
         limit=limit,
-        share=share,
-        launchers=not headless,
+        launchers=headless_device(_active_driver()) is None,
     )
     if not ahead.stamp.whole():
         ahead.ask_recorded()
@@ -222,7 +217,7 @@ def _device(manifest: Manifest) -> Device | None:
     """Return the live device where its driver runs already, else the one that all of a manifest was recorded on."""
     active = _active_driver()
     torch = sys.modules.get("torch")
-    if isinstance(getattr(active, "device", None), Device) or (
+    if headless_device(active) is not None or (
         active is not None and torch is not None and torch.cuda.is_initialized()
     ):
         return live_device()

@@ -17,6 +17,7 @@ from .outcome import Report
 from .prefetch import usable_cache
 from .progress import Progress
 from .session import ReplayError, Session
+from .shard import split
 
 LOGGER = logging.getLogger("jitreplay")
 
@@ -133,10 +134,8 @@ def fill(
     `shard` (i, n) does the i-th of n parts. What is there already is kept, so that it can be called again.
     """
     part, parts = shard
-    kept = tuple(v for v in manifest.variants if int(v.digest[:8], 16) % parts == part - 1)
-    session = Session(
-        Manifest(manifest.environments, kept, ()), allow, load=False, jobs=jobs, limit=settings().limit, launchers=True
-    )
+    share = split(manifest, parts)[part - 1]
+    session = Session(share, allow, load=False, jobs=jobs, limit=settings().limit, launchers=True)
     try:
         session.late(progress)
     finally:

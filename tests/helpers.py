@@ -119,6 +119,18 @@ def save(manifest: Manifest, path: Path) -> Path:
     return path
 
 
+def goods(folder: Path, count: int) -> Manifest:
+    """Record `kernels.faults.good` with so many constants; return the manifest. The folder gets the journals."""
+    code = f"""
+    from kernels import faults
+    for n in range({count}):
+        faults.good[(1,)](torch.zeros(16), N=n)
+    answer(None)
+    """
+    program(folder, code, record=folder / "journals")
+    return merged(folder / "journals")
+
+
 def by_kernel(manifest: Manifest) -> dict[str, set[str]]:
     """Return the digests of each kernel's variants, by `module:qualified name`."""
     found: dict[str, set[str]] = {}

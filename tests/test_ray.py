@@ -15,7 +15,7 @@ import pytest
 
 from jitreplay.manifest.model import Manifest
 
-from .helpers import LIMIT, environment, jitreplay, merged, program, run, save
+from .helpers import LIMIT, environment, goods, jitreplay, run, save
 
 pytest.importorskip("ray")
 
@@ -28,14 +28,7 @@ NODE = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 << 20}
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A manifest of four variants, two in each of two shards."""
     folder = tmp_path_factory.mktemp("recorded")
-    code = """
-    from kernels import faults
-    for n in range(16):
-        faults.good[(1,)](torch.zeros(16), N=n)
-    answer(None)
-    """
-    program(folder, code, record=folder / "journals")
-    found = merged(folder / "journals")
+    found = goods(folder, 16)
     even, odd = ([v for v in found.variants if int(v.digest[:8], 16) % 2 == part][:2] for part in (0, 1))
     kept = tuple(v for v in found.variants if v in even + odd)
     return save(Manifest(found.environments, kept, ()), folder / "kernels.jitreplay")

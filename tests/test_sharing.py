@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .helpers import merged, program, save
+from .helpers import goods, program, save
 
 SETUP = """
 import time
@@ -33,14 +33,7 @@ def until(true):
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the path of a manifest of three variants of one kernel."""
     folder = tmp_path_factory.mktemp("shared")
-    code = """
-    from kernels import faults
-    for n in range(3):
-        faults.good[(1,)](torch.zeros(16), N=n)
-    answer(None)
-    """
-    program(folder, code, record=folder / "journals")
-    return save(merged(folder / "journals"), folder / "kernels.jitreplay")
+    return save(goods(folder, 3), folder / "kernels.jitreplay")
 
 
 def run(folder: Path, path: Path, code: str, **variables: str) -> object:
@@ -118,7 +111,8 @@ answer([*kinds, type(second.children) is Helper, sorted(set(states(second)) - {"
 
 def test_a_folder_that_others_may_write_is_not_used(tmp_path: Path, recorded: Path) -> None:
     code = """
-folder = __import__("pathlib").Path(os.environ["TMPDIR"]) / f"jitreplay-{os.getuid()}"
+from pathlib import Path
+folder = Path(os.environ["TMPDIR"]) / f"jitreplay-{os.getuid()}"
 folder.mkdir()
 folder.chmod(0o777)
 first, second = begin(), begin()

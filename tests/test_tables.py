@@ -11,7 +11,7 @@ from jitreplay.engines.runner import tables
 from jitreplay.manifest.values import Tensor, View
 from jitreplay.replayer.live import view
 
-from .helpers import merged, program, save
+from .helpers import goods, program, save
 
 
 class Meta(NamedTuple):
@@ -77,13 +77,6 @@ def test_a_variant_whose_arguments_cannot_be_made_costs_itself_alone(tmp_path: P
     report = jitreplay.replay("kernels.jitreplay", allow=("kernels",))
     answer([[r.outcome.value, r.reason] for r in report.results])
     """
-    record = """
-    from kernels import faults
-    for n in range(2):
-        faults.good[(1,)](torch.zeros(16), N=n)
-    answer(None)
-    """
-    program(tmp_path, record, record=tmp_path / "journals")
-    save(merged(tmp_path / "journals"), tmp_path / "kernels.jitreplay")
+    save(goods(tmp_path, 2), tmp_path / "kernels.jitreplay")
     (first, second) = sorted(program(tmp_path, code))
     assert first[0] == "cached" and second[0] == "failed" and "out of bounds" in second[1]
