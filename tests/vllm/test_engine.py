@@ -124,8 +124,6 @@ def test_a_second_warm_up_replays_again(engine):
 
 def test_offloaded_weights_are_no_error(engine):
     folder, params, manifest, *_ = engine
-    if "model=gdn" in params:
-        pytest.skip("vLLM offloads no weights of this model")
     found, printed = serve(folder, "cold", *params, "cpu_offload_gb=1", JITREPLAY_MANIFEST=str(manifest))
     assert misses(found, "serve") == []
     assert "jitreplay: replayed" in printed
