@@ -158,12 +158,17 @@ def parts(config: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return kwargs, {name: value for name, value in config.all_kwargs().items() if name not in kwargs}
 
 
+def is_tuner(thing: Any) -> bool:
+    """Whether this is an autotuner, of Triton's class or a subclass."""
+    return isinstance(thing, internals().Autotuner)
+
+
 def find(tuners: Any, fn: Any) -> Any:
     """Return the first autotuner among kernel objects that leads to `fn`, else the live one that does, or None."""
-    cls = internals().Autotuner
     for tuner in tuners:
-        if isinstance(tuner, cls):
+        if is_tuner(tuner):
             return tuner
+    cls = internals().Autotuner
     for thing in gc.get_objects():
         if issubclass(type(thing), cls) and innermost(thing) is fn:
             return thing

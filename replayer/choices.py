@@ -7,34 +7,57 @@ from typing import Any
 from ..jit import tuner as tuners
 from ..jit.encode import encode
 from ..jit.rebuild import rebuild
-from ..jit.resolve import Resolver, Unresolved
+from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.model import Choice, Option
 from .outcome import ChoiceResult
 
 
 def restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
-    """Restore one choice in this process; `device` is the live device's name.
+    """Restore one choice in every autotuner of its kernel that there is; `device` is the live device's name.
 
     The live config object equal by value is used, with its hooks. Not restored, so that Triton tunes as ever: a choice
     of another device model, of a kernel whose source changed, and of a config that is no longer offered. A list that
     changed but still has the winner keeps it, and says so. The function that prunes configs is not asked: where it
     would drop the winner now, the winner is still used, as Triton uses one that it chose earlier in the process.
+
+    Raises Absent where the kernel or its autotuner may yet come.
     """
     try:
-        return _restore(choice, device, resolver)
+        _check_device(choice, device)
+        fns, around = resolver.kernels(choice.kernel), resolver.wrappers(choice.kernel)
+        found = [_restore(choice, resolver, fn, tuners.find(around, fn)) for fn in fns]
+    except Absent:
+        raise
+    except Unresolved as reason:
+        return ChoiceResult(choice, False, str(reason))
+    return found[0]
+
+
+def restore_in(choice: Choice, device: str, resolver: Resolver, tuner: Any) -> ChoiceResult:
+    """Restore one choice in an autotuner of a kernel of that name, by the same rules."""
+    try:
+        _check_device(choice, device)
+        return _restore(choice, resolver, tuners.innermost(tuner), tuner)
     except Unresolved as reason:
         return ChoiceResult(choice, False, str(reason))
 
 
-def _restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
+def may_come_again(choice: Choice, resolver: Resolver) -> bool:
+    """Whether a function makes the autotuner, and may do so again: the kernel's own name leads to none."""
+    return not any(tuners.is_tuner(each) for each in resolver.wrappers(choice.kernel))
+
+
+def _check_device(choice: Choice, device: str) -> None:
     if choice.device != device:
         raise Unresolved(f"timed on {choice.device or 'an unnamed device'}, this is {device or 'an unnamed device'}")
-    fn = resolver.kernel(choice.kernel)
+
+
+def _restore(choice: Choice, resolver: Resolver, fn: Any, tuner: Any) -> ChoiceResult:
     if resolver.fingerprint(fn) != choice.kernel.fingerprint:
         raise Unresolved("the kernel's source changed since it was tuned")
-    tuner = tuners.find(resolver.wrappers(choice.kernel), fn)
     if tuner is None:
-        raise Unresolved("the kernel has no autotuner here")
+        # Recorded with one around its name, it will get none now; else a function made one.
+        raise (Unresolved if choice.kernel.wrappers else Absent)("the kernel has no autotuner here")
     wanted = _by_name((*choice.kwargs, *choice.options))
     live = next((config for config in tuner.configs if _value(config) == wanted), None)
     if live is None:

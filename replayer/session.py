@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from ..jit.bind import injected
 from ..jit.environment import live_target, tuned_on, variables
@@ -13,11 +14,11 @@ from ..jit.listener import Listener
 from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.derivation import Survivors
 from ..manifest.errors import JitreplayError
-from ..manifest.model import Environment, Manifest
+from ..manifest.model import Choice, Environment, Manifest
 from .ahead import Ahead
-from .choices import restore
+from .choices import may_come_again, restore, restore_in
 from .live import Form, Live, forms, needs_late
-from .outcome import NOT_WARM, Outcome, Report, Result, said
+from .outcome import NOT_WARM, ChoiceResult, Outcome, Report, Result, said
 from .plan import ELSEWHERE, Planned, make_plan
 from .plan import planned as plan_one
 from .prebuilt import differences, settle
@@ -71,7 +72,7 @@ class Session:
             self.report.drift = drift(manifest.environments)
             self._warmer = Warmer(manifest, resolver, self._listener, self._stage, load, launchers)
             self._absent = plan.absent
-            self.waiting = Waiting(resolver, self.report, self._warm_late)
+            self.waiting = Waiting(resolver, self.report, self._warm_late, self._restore_late)
             self._ahead = Ahead(manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit, launchers)
 
     @contextmanager
@@ -86,7 +87,19 @@ class Session:
         """Put the recorded winners where the live autotuners look, so that nothing is benchmarked."""
         name = tuned_on() if self.manifest.choices else ""
         with self._stage("plan"), self._stage("total"):
-            self.report.choices = [restore(choice, name, self._resolver) for choice in self.manifest.choices]
+            self.report.choices = [self._restore(choice, name) for choice in self.manifest.choices]
+
+    def _restore(self, choice: Choice, name: str) -> ChoiceResult:
+        """Restore a choice; where its kernel may yet come, or come again, it is also restored then."""
+        try:
+            found = restore(choice, name, self._resolver)
+        except Absent as reason:
+            found = ChoiceResult(choice, False, str(reason) + WAITS)
+        else:
+            if not found.restored or not may_come_again(choice, self._resolver):
+                return found
+        self.waiting.watch_choice(choice)
+        return found
 
     def early(self, progress: Progress | None = None) -> None:
         """Replay what needs none of the runner's tables; the rest stays planned."""
@@ -114,10 +127,13 @@ class Session:
 
     def _look_again(self) -> None:
         """Plan what had no kernel when it was looked for last."""
-        if not self._absent:
+        waiting = [at for at, found in enumerate(self.report.choices) if found.reason.endswith(WAITS)]
+        if not self._absent and not waiting:
             return
         with self._stage("plan"), self._stage("total"):
             self._resolver.refresh()
+            for at in waiting:
+                self.report.choices[at] = self._restore(self.report.choices[at].choice, tuned_on())
             absent, self._absent = self._absent, []
             for variant, _ in absent:
                 try:
@@ -134,6 +150,9 @@ class Session:
             return self._all_forms(planned, [self._warmer.warm(planned, form) for form in self._forms(planned)])
         finally:
             self._listener.uninstall()
+
+    def _restore_late(self, choice: Choice, tuner: Any) -> ChoiceResult:
+        return restore_in(choice, tuned_on(), self._resolver, tuner)
 
     def _forms(self, planned: Planned) -> list[Form]:
         return forms(planned.variant, self._survivors, self.live)
