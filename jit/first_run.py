@@ -1,8 +1,8 @@
 """Autotuners that are made later: their first run is noticed before it looks for a choice.
 
 An attribute `run` of the object stands before its class's until it is called, and takes itself off then, so a later
-launch costs nothing more. Read on Triton 3.6.0 to 3.9.0: `KernelInterface.__getitem__` calls `self.run`, `Heuristics.run`
-`self.fn.run`.
+launch costs nothing more. Read on Triton 3.6.0 to 3.9.0: `KernelInterface.__getitem__` calls `self.run`, and
+`Heuristics.run` `self.fn.run`.
 """
 
 from __future__ import annotations
