@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..jit import disk
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
@@ -63,6 +64,8 @@ class WorkerSession:
 
     def device_ready(self) -> None:
         """The ranks are known and the runner exists: name them, and hook this worker's own next steps."""
+        if self._chosen.manifest:
+            disk.begin_hash()  # while weights load
         self._describe()
         worker = self.worker
         self._around(worker, "determine_available_memory", before=self.early)
@@ -138,7 +141,7 @@ class WorkerSession:
         """vLLM warms up once more, because its groups changed (elastic expert parallelism): replay for the new ones."""
         starting()
         assert self._replay is not None
-        self._replay.waiting.stop()
+        self._replay.stop()
         self._replay, self._ahead, self._early_done, self._reported = None, None, False, False
         self._describe(vllm_config.tables(self.worker).settings)
 
@@ -163,6 +166,8 @@ class WorkerSession:
         unfinished = None if self._reported else self._replay or self._ahead
         if unfinished is not None:
             unfinished.close()
+        if self._replay is not None:
+            self._replay.stop()
         if self._watch is not None:
             self._watch.stop()
             if self._watch.compiles:
@@ -183,6 +188,7 @@ class WorkerSession:
                 strict=self._chosen.strict,
                 jobs=self._chosen.jobs,
                 budget=self._chosen.budget,
+                background=self._chosen.background,
                 limit=self._chosen.limit,
                 prefetch=self._ahead,
             )

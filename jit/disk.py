@@ -6,6 +6,9 @@ import hashlib
 import json
 import os
 import struct
+import sys
+import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,33 @@ class Entry:
     fault: str = ""
     name: str = ""
     binary: str = ""
+
+
+_hashing: threading.Thread | None = None
+
+
+def begin_hash() -> None:
+    """Begin Triton's hash of its own files in a thread, where Triton is there: half a second, once a process.
+
+    Most of it is one large file that is read and hashed outside Python's lock (3.6.0 to 3.9.0: `triton_key`).
+    """
+    global _hashing
+    if _hashing is None and "triton.runtime.cache" in sys.modules:
+        _hashing = threading.Thread(target=_hash, name="jitreplay-hash", daemon=True)
+        _hashing.start()
+
+
+def await_hash() -> None:
+    """Wait for what `begin_hash` began: a compile that came sooner would do it a second time."""
+    if _hashing is not None:
+        _hashing.join()
+
+
+def _hash() -> None:
+    from triton.runtime.cache import triton_key
+
+    with suppress(Exception):  # what asks for it next is told
+        triton_key()
 
 
 def warm_up() -> None:

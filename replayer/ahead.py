@@ -186,6 +186,10 @@ class Ahead:
             self._broken.append((planned, key, answer.reason))
         return Result(planned.variant, Outcome.FAILED, answer.reason)
 
+    def abandon(self) -> None:
+        """Let nobody wait for the helper any longer."""
+        self._prefetch.close()
+
     def close(self, report: Report, complete: bool) -> None:
         """End the helper; quarantine what broke it, and stamp the cache of a replay that is complete and warm."""
         self._prefetch.close()

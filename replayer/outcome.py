@@ -64,7 +64,8 @@ class Report(msgspec.Struct):
     """The outcome of every variant, seconds by stage (`plan`, `compile`, `load`, `total`), and drift in general.
 
     `error` is not empty when there was no replay at all: no manifest, or one that cannot be read. `stopped` is not
-    when it ended before its time: too many equal failures. `notes` tell what else is worth knowing.
+    when it ended before its time: too many equal failures. `notes` tell what else is worth knowing. `memory` is by how
+    many bytes what this process uses grew meanwhile: `host`, and `device` where it runs on a GPU.
     """
 
     results: list[Result] = []
@@ -74,6 +75,7 @@ class Report(msgspec.Struct):
     error: str = ""
     stopped: str = ""
     notes: list[str] = []
+    memory: dict[str, int] = {}
 
     @property
     def counts(self) -> dict[str, int]:
@@ -116,6 +118,8 @@ class Report(msgspec.Struct):
         }
         if self.stopped:
             data["stopped"] = self.stopped
+        if self.memory:
+            data["memory"] = self.memory
         if self.notes:
             data["notes"] = self.notes
         if self.choices:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ..jit import place
+from ..jit import disk, place
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
@@ -30,6 +30,7 @@ def replay(
     strict: bool | None = None,
     jobs: int | None = None,
     budget: float | None = None,
+    background: bool | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Make every variant of a manifest warm in this process, on its current device.
@@ -38,7 +39,8 @@ def replay(
     request. `manifest` is a Manifest, a path, or None for `JITREPLAY_MANIFEST`. `allow` names the top-level packages
     that may be imported to find kernels; what is imported already is allowed. `load` also builds the launcher
     and loads the binary. `jobs` is how many processes may compile (0: by free cores, and none where there is little to
-    do; `JITREPLAY_JOBS`), `budget` the seconds that it may take (`JITREPLAY_BUDGET`): what is left then is listed.
+    do; `JITREPLAY_JOBS`), `budget` the seconds that it may take (`JITREPLAY_BUDGET`): what is left then is listed and,
+    with `background` (`JITREPLAY_BACKGROUND`), made warm in a thread, not while a CUDA graph is captured.
     `progress` is called with (done, total, kernel).
 
     Returns a Report. A manifest that cannot be read, a Triton that lacks something, a variant that fails: each is told
@@ -57,6 +59,7 @@ def replay(
             strictly,
             chosen.jobs if jobs is None else jobs,
             chosen.budget if budget is None else budget,
+            chosen.background if background is None else background,
             chosen.limit,
             progress,
         )
@@ -75,12 +78,23 @@ def _replay(
     strict: bool,
     jobs: int,
     budget: float | None,
+    background: bool,
     limit: float | None,
     progress: Progress | None,
 ) -> Report:
+    disk.begin_hash()
     found = _manifest(manifest)
     ahead = prefetching.take(found)
-    session = Session(found, allow, load=load, strict=strict, jobs=jobs, budget=budget, limit=limit, prefetch=ahead)
+    session = Session(
+        *(found, allow),
+        load=load,
+        strict=strict,
+        jobs=jobs,
+        budget=budget,
+        limit=limit,
+        prefetch=ahead,
+        background=background,
+    )
     try:
         session.restore_choices()
         session.late(progress)
@@ -110,6 +124,7 @@ def prefetch(
         chosen = settings()
         if chosen.disabled:
             return False
+        disk.begin_hash()
         found = _manifest(manifest or chosen.manifest)
         ahead = prefetching.begin(
             found, allow=(*allow, *chosen.allow), jobs=chosen.jobs if jobs is None else jobs, limit=chosen.limit

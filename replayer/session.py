@@ -7,15 +7,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ..jit import disk
 from ..jit.bind import injected
+from ..jit.capture import capturing
 from ..jit.environment import live_target, tuned_on, variables
 from ..jit.internals import internals
 from ..jit.listener import Listener
+from ..jit.memory import used
 from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.derivation import Survivors
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Choice, Environment, Manifest
-from .ahead import Ahead
+from ..manifest.settings import LOGGER
+from .ahead import OVER, Ahead
+from .background import Background
 from .choices import may_come_again, restore, restore_in
 from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, ChoiceResult, Outcome, Report, Result, said
@@ -38,7 +43,8 @@ class Session:
     `rank` is this process's among several, `live` what the runner's tables and settings are so far. `jobs` is how many
     workers compile ahead, 0 for as many as there is room and reason for; `limit` the seconds that one compile may
     take; `budget` the seconds that the stages may take together; `prefetch` what was begun before. `launchers` are
-    built even where nothing is loaded, for a cache that ships.
+    built even where nothing is loaded, for a cache that ships. With `background`, what is over budget is done after
+    `late`, in a thread.
     """
 
     def __init__(
@@ -54,12 +60,17 @@ class Session:
         limit: float | None = None,
         prefetch: Prefetch | None = None,
         launchers: bool = False,
+        background: bool = False,
     ) -> None:
         self.manifest, self.live = manifest, Live()
         self.report = Report(seconds=dict.fromkeys(("plan", "compile", "load", "total"), 0.0))
         self._strict, self._budget = strict, budget
+        self._background: Background | None = None
+        self._left: list[tuple[Planned, list[Form]]] | None = [] if background else None
         self._listener = Listener()
+        self._memory = used()
         with self._stage("plan"), self._stage("total"):
+            disk.begin_hash()
             allow = tuple(allow)
             self._cache = settle(usable_cache())
             resolver = Resolver(allow)
@@ -119,6 +130,10 @@ class Session:
             self.waiting.watch(variant)
         self._absent = []
         self.waiting.start()
+        if self._left:
+            LOGGER.info("%d variants are over budget and are made warm in the background", len(self._left))
+            self._background = Background(self._left, self._ahead, self.warm, self.report, self._finish)
+            self._background.start()
 
     @property
     def pending(self) -> bool:
@@ -166,9 +181,15 @@ class Session:
     def _run(self, todo: list[Planned], progress: Progress | None) -> None:
         if self._strict:
             self._refuse_dropped()
+        if capturing():
+            reason = "a CUDA graph is being captured: replay before it"
+            self.report.results.extend(Result(planned.variant, Outcome.SKIPPED, reason) for planned in todo)
+            return
         self._listener.install()
         try:
             with self._stage("total"):
+                with self._stage("compile"):
+                    disk.await_hash()
                 deadline = None
                 if self._budget is not None:
                     deadline = time.monotonic() + self._budget - self.report.seconds["total"]
@@ -181,12 +202,14 @@ class Session:
                     planned, shapes = work.pop(self._ahead.next(work, deadline))
                     result = self.warm(planned, shapes, deadline)
                     self.report.results.append(result)
+                    if self._left is not None and result.outcome is Outcome.SKIPPED and result.reason == OVER:
+                        self._left.append((planned, shapes))
                     if self._strict and result.outcome in NOT_WARM:
                         raise ReplayError(f"{planned.variant.kernel.name} {planned.variant.digest}: {result.reason}")
                 if progress is not None:
                     progress(total, total, "")
         except BaseException:
-            self.close()
+            self._finish()
             raise
         finally:
             self._listener.uninstall()
@@ -205,7 +228,22 @@ class Session:
         return work
 
     def close(self) -> None:
-        """End what compiles ahead, and stamp the cache if all is warm. The report is complete then."""
+        """End what compiles ahead, and stamp the cache if all is warm. The report is complete then.
+
+        Where a background thread goes on, it does so when it is done.
+        """
+        if self._background is None or not self._background.alive:
+            self._finish()
+
+    def stop(self) -> None:
+        """End a background thread, and wait for no kernel any more."""
+        if self._background is not None:
+            self._background.stop()
+        self.waiting.stop()
+
+    def _finish(self) -> None:
+        now = used()
+        self.report.memory = {name: now[name] - before for name, before in self._memory.items() if name in now}
         self._ahead.close(self.report, complete=not self.todo)
         if told := differences(self._cache):
             self.report.notes.append(told)
@@ -213,6 +251,7 @@ class Session:
     def verify(self, progress: Progress | None = None) -> None:
         """Check that each variant is whole in the disk cache; compile and write nothing."""
         with self._stage("total"):
+            disk.await_hash()
             for done, planned in enumerate(self.todo):
                 if progress is not None:
                     progress(done, len(self.todo), planned.variant.kernel.name)
@@ -223,6 +262,13 @@ class Session:
 
     def warm(self, planned: Planned, shapes: list[Form], deadline: float | None = None) -> Result:
         """Compile and load every form of one variant; every failure is an outcome."""
+        self._listener.install()
+        try:
+            return self._warm(planned, shapes, deadline)
+        finally:
+            self._listener.uninstall()
+
+    def _warm(self, planned: Planned, shapes: list[Form], deadline: float | None) -> Result:
         result = self._all_forms(planned, [self._ahead.warm(planned, form, deadline) for form in shapes])
         if not planned.variant.kernel.named:
             self.waiting.watch(planned.variant, planned.fn)

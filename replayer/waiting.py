@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..jit.capture import capturing
 from ..jit.resolve import Resolver
 from ..jit.tuner import innermost
 from ..manifest.model import Choice, Variant
@@ -100,7 +101,7 @@ class Waiting:
     def _on_miss(self, miss: Miss) -> None:
         fn = miss.fn
         named = self._variants.get((fn.fn.__module__, fn.fn.__qualname__))
-        if named is None or miss.replayed:
+        if named is None or miss.replayed or capturing():
             return
         with self._lock:
             known = self._bound.get(id(fn))

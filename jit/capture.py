@@ -1,0 +1,94 @@
+"""CUDA graph captures: nothing may be loaded while one is under way, in whatever thread.
+
+Read on torch 2.11 and 2.13: `torch.cuda.graph` calls `CUDAGraph.capture_begin` and `capture_end`, and a capture in the
+default mode fails when another thread loads a module meanwhile.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .internals import live
+
+
+def capturing() -> bool:
+    """Whether this thread's current stream is being captured. Starts no driver."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    try:
+        return cuda is not None and cuda.is_initialized() and bool(cuda.is_current_stream_capturing())
+    except Exception:
+        return False  # a torch without CUDA
+
+
+class Captures:
+    """Keeps a background thread's work and captures of other threads apart, while it is installed."""
+
+    def __init__(self, graph: Any = None) -> None:
+        self._graph = graph
+        self._changed = threading.Condition()
+        self._under_way, self._busy, self._on = 0, False, False
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
+
+    def install(self) -> None:
+        """Wrap what begins and ends a capture. Without torch's CUDA there is nothing to wrap."""
+        self._graph = self._graph or getattr(getattr(sys.modules.get("torch"), "cuda", None), "CUDAGraph", None)
+        for name, wrap in (("capture_begin", self._wrap_begin), ("capture_end", self._wrap_end)):
+            original = getattr(self._graph, name, None)
+            if original is not None:
+                self._wrapped[name] = wrap(original), original
+                setattr(self._graph, name, self._wrapped[name][0])
+        self._on = True
+
+    def uninstall(self) -> None:
+        """Take the wrappers off where they are the top ones."""
+        self._on = False
+        for name, (wrapper, original) in self._wrapped.items():
+            if getattr(self._graph, name) is wrapper:
+                setattr(self._graph, name, live(original))
+        self._wrapped.clear()
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Wait until no capture is under way; none begins before this ends."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way)
+            self._busy = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy = False
+                self._changed.notify_all()
+
+    def _wrap_begin(self, original: Any) -> Any:
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._changed:
+                self._under_way += 1
+                self._changed.wait_for(lambda: not self._busy)
+            try:
+                return original(graph, *args, **kwargs)
+            except BaseException:
+                self._end()
+                raise
+
+        capture_begin._jitreplay = self, original  # type: ignore[attr-defined]
+        return capture_begin
+
+    def _wrap_end(self, original: Any) -> Any:
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return original(graph, *args, **kwargs)
+            finally:
+                self._end()
+
+        capture_end._jitreplay = self, original  # type: ignore[attr-defined]
+        return capture_end
+
+    def _end(self) -> None:
+        with self._changed:
+            self._under_way = max(0, self._under_way - 1)
+            self._changed.notify_all()

@@ -1,0 +1,76 @@
+"""One compile of a kernel at a time: a thread of ours and the launches of the program wait for each other.
+
+Triton itself lets two threads compile one key at once, and load one binary twice (3.6.0 to 3.9.0).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .internals import internals, live
+
+
+class Serial:
+    """Serialises the compiles of each kernel, and all loads, while it is installed. A warm launch meets none of it."""
+
+    def __init__(self) -> None:
+        self._on = False
+        self._guard, self._loading = threading.Lock(), threading.RLock()
+        self._locks: dict[int, tuple[Any, threading.RLock]] = {}  # with the kernel: its id is not another's meanwhile
+        self._wrapped: list[tuple[Any, str, Any, Any]] = []
+
+    def install(self) -> None:
+        names = internals()
+        for owner, name, wrap in (
+            (names.JITFunction, "_do_compile", self._wrap_compile),
+            (names.CompiledKernel, "_init_handles", self._wrap_load),
+        ):
+            original = owner.__dict__[name]
+            wrapper = wrap(original)
+            wrapper._jitreplay = self, original
+            self._wrapped.append((owner, name, wrapper, original))
+            setattr(owner, name, wrapper)
+        self._on = True
+
+    def uninstall(self) -> None:
+        """Take the wrappers off where they are the top ones."""
+        self._on = False
+        for owner, name, wrapper, original in self._wrapped:
+            if owner.__dict__.get(name) is wrapper:
+                setattr(owner, name, live(original))
+        self._wrapped.clear()
+
+    @contextmanager
+    def of(self, fn: Any) -> Iterator[None]:
+        """Let no other thread compile this kernel meanwhile."""
+        with self._guard:
+            _, lock = self._locks.setdefault(id(fn), (fn, threading.RLock()))
+        with lock:
+            yield
+
+    def _wrap_compile(self, original: Any) -> Any:
+        serial = self
+
+        def _do_compile(fn: Any, key: Any, signature: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
+            if not serial._on:
+                return original(fn, key, signature, device, *args, **kwargs)
+            with serial.of(fn):
+                # Who had the lock before may have compiled it.
+                found = fn.device_caches[device][0].get(key)
+                return original(fn, key, signature, device, *args, **kwargs) if found is None else found
+
+        return _do_compile
+
+    def _wrap_load(self, original: Any) -> Any:
+        serial = self
+
+        def _init_handles(kernel: Any) -> Any:
+            if not serial._on:
+                return original(kernel)
+            with serial._loading:
+                return original(kernel)
+
+        return _init_handles
