@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 
 from ..jit import disk
 from ..jit.launcher import is_per_signature
@@ -21,6 +22,7 @@ from .wire import Answer, State
 
 OVER = "over budget"
 """Why a variant was left out when time was up."""
+SUSPECT = "an earlier boot ended while it compiled this one, and no other process can try it; left out this time"
 START = 5.0
 """Seconds that a helper is taken to need before its first answer."""
 COMPILE_MS = 400
@@ -65,6 +67,7 @@ class Ahead:
         self._tally = Tally()
         self._stamped = self._prefetch.stamp.whole()
         self._waits: dict[int, str] = {}
+        self._alone: dict[int, str] = {}
         self._kept: list[list[Form]] = []  # `_waits` knows forms by their id
         self._broken: list[tuple[Planned, str, str]] = []
 
@@ -76,13 +79,16 @@ class Ahead:
             for form in shapes:
                 if (found := self._missing(planned, form)) is not None:
                     missing.append((planned, form, found))
-        if self._prefetch.children is None and missing and self._is_worth_it([p for p, _, _ in missing]):
+                    self._alone[id(form)] = found
+        suspect = any((planned.variant.kernel, key) in self._prefetch.suspects for planned, _, key in missing)
+        if self._prefetch.children is None and missing and (suspect or self._is_worth_it([p for p, _, _ in missing])):
             self._prefetch.start([planned.variant for planned, _, _ in missing])
         if self._prefetch.children is None:
             return
         for planned, form, key in missing:
             if self._prefetch.ask(as_variant(planned, form), key):
                 self._waits[id(form)] = key
+                self._alone.pop(id(form), None)
 
     def _missing(self, planned: Planned, form: Form) -> str | None:
         """Return the digest of a form's key if it is neither in memory nor whole on disk nor asked for."""
@@ -162,7 +168,16 @@ class Ahead:
             return self._broke(planned, key or "", answer)
         if answer is not None and answer.hash:
             disk.link(answer.hash, self._prefetch.cache)  # the program may have moved its cache directory since
-        result = self._warmer.warm(planned, form, answer)
+        made = answer is not None and answer.state in (State.COMPILED, State.CACHED)
+        alone = self._alone.get(id(form)) if answer is None else None if made else key
+        if alone is not None and (variant.kernel, alone) in self._prefetch.suspects:
+            self._prefetch.suspects.clear(variant.kernel, alone)  # the next boot may try
+            return Result(variant, Outcome.SKIPPED, SUSPECT)
+        if made and key is not None:
+            self._prefetch.suspects.clear(variant.kernel, key)
+        note = nullcontext() if alone is None else self._prefetch.suspects.compiling(variant.kernel, alone)
+        with note:
+            result = self._warmer.warm(planned, form, answer)
         if result.outcome is Outcome.FAILED:
             self._tally.bad(result.reason)
         elif result.outcome not in NOT_WARM:
@@ -182,6 +197,7 @@ class Ahead:
 
     def _broke(self, planned: Planned, key: str, answer: Answer) -> Result:
         self._tally.bad(answer.reason)
+        self._prefetch.suspects.clear(planned.variant.kernel, key)
         if answer.state is not State.FAILED or "ptxas" in answer.reason.lower():
             self._broken.append((planned, key, answer.reason))
         return Result(planned.variant, Outcome.FAILED, answer.reason)

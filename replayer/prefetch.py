@@ -22,6 +22,7 @@ from .plan import applies, known_stages, order
 from .prebuilt import settle
 from .quarantine import Quarantine
 from .stamp import Stamp, content
+from .suspects import Suspects
 from .width import free_cores
 from .wire import Answer, Hello, State
 
@@ -58,6 +59,7 @@ class Prefetch:
         self.digest = content(manifest)
         tools = toolchain(str(device.target))
         self.quarantine = Quarantine(self.cache, tools)
+        self.suspects = Suspects(self.cache, tools)
         self.stamp = Stamp(self.cache, self.digest, tools, rank)
         self.children: Children | None = None
         self._allow = tuple(allow)

@@ -106,7 +106,8 @@ class TestCompile:
     def test_json_has_its_documented_shape(self, shop: Shop) -> None:
         report = as_json(shop.compiled)
 
-        assert report.keys() == {"counts", "seconds", "variants"}
+        assert report.keys() == {"counts", "seconds", "variants", "memory"}
+        assert report["memory"].keys() == {"host"}  # no GPU here
         assert report["seconds"].keys() == {"plan", "compile", "load", "total"}
         assert all(variant.keys() == {"kernel", "digest", "outcome", "reason"} for variant in report["variants"])
 
@@ -223,7 +224,8 @@ class TestReplay:
         report = as_json(shop.run("replay"))
 
         assert report["counts"] == {"cached": 3}
-        assert report.keys() == {"counts", "seconds", "variants"}
+        assert report.keys() == {"counts", "seconds", "variants", "memory"}
+        assert report["memory"].keys() == {"host"}  # no GPU here
 
     def test_mends_a_cut_entry(self, restored: Shop) -> None:
         cubin = restored.entry("calls", "*.cubin")

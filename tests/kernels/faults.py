@@ -1,4 +1,5 @@
-"""Kernels whose compile breaks its process, in a compile helper alone and only where `FAULTS` names a folder.
+"""Kernels whose compile breaks its process: where `FAULTS` names a folder, in a compile helper alone unless
+`FAULTS_EVERYWHERE` is set.
 
 Each that hangs leaves a file with its process's number and its parent's in that folder.
 """
@@ -70,7 +71,7 @@ def _break(name: str) -> None:
             time.sleep(1)
 
 
-if IN_HELPER and FOLDER:
+if FOLDER and (IN_HELPER or os.environ.get("FAULTS_EVERYWHERE")):
     _make_ir = ASTSource.make_ir
 
     def _breaking(self, *args, **kwargs):  # type: ignore[no-untyped-def]
