@@ -17,8 +17,8 @@ FOLDER = "compiling"
 class Suspects:
     """The notes of this host's processes, each of what it compiles at the moment, in a folder beside a cache.
 
-    A process that is gone and left its note behind may have been ended by that compile: by a crash, or by who put an end
-    to a hang. A cache that cannot be written has no notes.
+    A process that is gone and left its note behind may have been ended by that compile: by a crash, or by whoever ended
+    a hang. A cache that cannot be written has no notes.
     """
 
     def __init__(self, cache: str | os.PathLike[str], toolchain: str) -> None:
