@@ -150,6 +150,9 @@ def drop(entry: Entry) -> bool:
     """Take a cut entry out of the cache, so that Triton compiles it anew; return whether there was one to take."""
     if not entry.fault or entry.fault == ABSENT:
         return False
+    if os.path.islink(entry.folder):
+        os.unlink(entry.folder)  # into a cache beneath, which stays as it is
+        return True
     for group in Path(entry.folder).glob("__grp__*.json"):
         group.unlink(missing_ok=True)
     return True

@@ -6,6 +6,8 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 FOLDER = ".jitreplay"
@@ -15,6 +17,19 @@ FOLDER = ".jitreplay"
 def own_folder(cache: str | os.PathLike[str]) -> Path:
     """Return the folder of ours in a cache directory; it may not be there."""
     return Path(cache) / FOLDER
+
+
+def private_folder() -> Path:
+    """Return a folder for what does not outlive this host, that nobody else can write. Raises OSError without one.
+
+    What lies in it is trusted: programs are loaded from it, and who connects may have modules imported.
+    """
+    folder = Path(tempfile.gettempdir()) / f"jitreplay-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+    return folder
 
 
 class KeyLocks:

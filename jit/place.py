@@ -72,36 +72,61 @@ def differences(cache: str | os.PathLike[str]) -> list[str]:
     return [f"{name}: {there.get(name)} -> {here[name]}" for name in here if there.get(name) != here[name]]
 
 
-def settle(cache: str | os.PathLike[str], upper: str | os.PathLike[str] = "") -> int:
-    """Make the entries of a prebuilt cache that was moved here findable; return how many were.
-
-    With `upper`, the cache stays as it is and that folder gets group files which point into it.
-    """
+def settle(cache: str | os.PathLike[str]) -> int:
+    """Make the entries of a prebuilt cache that was moved here findable; return how many were."""
     root = Path(cache).absolute()
     found = read(root)
-    if not upper and (not found or found.get("place") == str(root)):
+    if not _was_moved(found, root):
         return 0
-    count = sum(_settle(entry, Path(upper) / entry.name if upper else entry) for entry in _entries(root))
-    if not upper:
-        _write(own_folder(root) / NOTE, json.dumps({**found, "place": str(root)}))
+    count = sum(_write_groups(entry, entry) for entry in _entries(root))
+    _write(own_folder(root) / NOTE, json.dumps({**found, "place": str(root)}))
     return count
 
 
-def _entries(root: Path) -> list[Path]:
-    return [entry for entry in root.iterdir() if entry.is_dir() and entry.name.isalnum()]
+def layer(cache: str | os.PathLike[str], upper: str | os.PathLike[str]) -> int:
+    """Make a folder a cache that has the entries of one that cannot be written; return how many they are.
 
-
-def _settle(entry: Path, there: Path) -> bool:
-    groups = list(entry.glob("__grp__*.json"))
-    if not groups:  # a launcher's: nothing in it names a path
-        if there != entry and not there.exists():
-            there.parent.mkdir(parents=True, exist_ok=True)
+    Each is a link, or of a cache that was moved a group file that points into it. What the folder has of its own stays.
+    """
+    root, over = Path(cache).absolute(), Path(upper)
+    for link in over.iterdir():
+        if link.is_symlink() and not link.exists():
+            link.unlink()  # the cache beneath is another now
+    found, count = read(root), 0
+    for entry in _entries(root):
+        there = over / entry.name
+        if _was_moved(found, root) and list(entry.glob("__grp__*.json")):
+            count += _write_groups(entry, there)
+            continue
+        if not there.exists():
             there.symlink_to(entry, target_is_directory=True)
-        return False
+        count += 1
+    if found:
+        own_folder(over).mkdir(exist_ok=True)
+        _write(own_folder(over) / NOTE, json.dumps({**found, "place": str(over.absolute())}))
+    return count
+
+
+def _was_moved(note: dict[str, Any], root: Path) -> bool:
+    return bool(note) and note.get("place") != str(root)
+
+
+def _entries(root: Path) -> list[Path]:
+    try:
+        return [entry for entry in root.iterdir() if entry.is_dir() and entry.name.isalnum()]
+    except FileNotFoundError:
+        return []
+
+
+def _write_groups(entry: Path, there: Path) -> bool:
+    """Write the group files of an entry anew, in its own folder or in another; a launcher's entry has none."""
+    groups = list(entry.glob("__grp__*.json"))
     there.mkdir(parents=True, exist_ok=True)
     for group in groups:
+        if there != entry and any(path.name != group.name for path in there.iterdir()):
+            continue  # compiled anew there, because the entry beneath was cut
         write_group(entry, there / group.name, [path.name for path in entry.iterdir()])
-    return True
+    return bool(groups)
 
 
 def write_group(entry: Path, group: Path, names: list[str]) -> None:

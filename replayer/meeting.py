@@ -6,10 +6,10 @@ import fcntl
 import hashlib
 import os
 import socket
-import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
+
+from ..jit.lock import private_folder
 
 
 class Meeting:
@@ -24,7 +24,7 @@ class Meeting:
         for part in parts:
             data = part if isinstance(part, bytes) else part.encode()
             name.update(len(data).to_bytes(8, "big") + data)
-        self._base = _folder() / name.hexdigest()
+        self._base = private_folder() / name.hexdigest()
 
     @property
     def socket(self) -> str:
@@ -73,13 +73,3 @@ def _open(path: str, use: Callable[[socket.socket, str], None]) -> socket.socket
     finally:
         os.close(folder)
     return line
-
-
-def _folder() -> Path:
-    """Return a folder that nobody else can write, made where there is none."""
-    folder = Path(tempfile.gettempdir()) / f"jitreplay-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{folder} is not this user's alone")
-    return folder

@@ -10,6 +10,7 @@ import msgspec
 
 from ..manifest import words
 from ..manifest.model import Choice, Variant
+from .failures import advice
 
 
 class Outcome(str, Enum):
@@ -97,8 +98,12 @@ class Report(msgspec.Struct):
         tail = f"; {loaded} loaded" if loaded else ""
         if self.choices:
             tail += f"; {sum(c.restored for c in self.choices)} of {len(self.choices)} autotuner choices restored"
+        failed = Counter(result.reason for result in self.results if result.outcome is Outcome.FAILED)
         if self.stopped:
             tail += f"; stopped: {self.stopped}"
+        elif failed:
+            reason = failed.most_common(1)[0][0]
+            tail += f"; failed, {'such as' if len(failed) > 1 else 'by'} {reason} ({advice(reason)})"
         return f"replayed {len(self.results)} variants in {self.seconds.get('total', 0.0):.1f} s: {counts}{tail}"
 
     def as_data(self) -> dict[str, Any]:

@@ -7,43 +7,67 @@ import os
 from pathlib import Path
 
 from ..jit import place
+from ..jit.lock import private_folder
 from ..manifest.settings import LOGGER
+
+_OVER = "over-"
 
 
 def settle(cache: str) -> str:
-    """Make a prebuilt cache that was moved findable; return the directory to use.
+    """Make a cache usable that was moved here, or that cannot be written; return the directory to use.
 
-    That is another one, which points into the cache, where the cache cannot be written; TRITON_CACHE_DIR is set to it.
+    That is another one, a layer over the cache, where the cache cannot be written: Triton raises out of a launch when
+    it has nowhere to put what it compiles. TRITON_CACHE_DIR is set to it.
     """
+    if is_writable(cache):
+        try:
+            if count := place.settle(cache):
+                LOGGER.info("the cache was filled elsewhere; %d entries were made findable in %s", count, cache)
+            return cache
+        except OSError:
+            pass  # it cannot be written after all
     try:
-        if count := place.settle(cache):
-            LOGGER.info("the cache was filled elsewhere; %d entries were made findable in %s", count, cache)
-        return cache
-    except OSError:
-        pass
-    upper = _upper(cache)
-    try:
-        count = place.settle(cache, upper)
+        upper = _upper(cache)
+        count = place.layer(cache, upper)
     except OSError as error:
-        LOGGER.warning("the cache %s was filled elsewhere and cannot be made findable: %s", cache, error)
+        LOGGER.warning(
+            "the cache %s cannot be written, and neither can a layer over it (%s): what it lacks cannot be compiled",
+            *(cache, error),
+        )
         return cache
     os.environ["TRITON_CACHE_DIR"] = str(upper)
     LOGGER.info("the cache %s cannot be written; its %d entries are used by way of %s", cache, count, upper)
     return str(upper)
 
 
+def is_writable(cache: str) -> bool:
+    """Whether entries can be made in a cache directory, which may not be there yet."""
+    path = Path(cache).absolute()
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def kept(cache: str) -> str:
+    """Return in one line where what is compiled is kept, if that is not the cache that the user named, else ""."""
+    name = Path(cache).name
+    return f"compiled into {cache}, since the cache itself cannot be written" if name.startswith(_OVER) else ""
+
+
 def _upper(cache: str) -> Path:
+    """Return a folder for a layer over a cache: this user's own, else one of this host. Raises OSError without one."""
+    name = _OVER + hashlib.sha256(os.path.abspath(cache).encode()).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    name = hashlib.sha256(os.path.abspath(cache).encode()).hexdigest()[:16]
-    for root in (home, os.environ.get("TMPDIR") or "/tmp"):
-        folder = Path(root) / "jitreplay" / f"over-{name}"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError:
-            continue
-        if os.access(folder, os.W_OK):
+    try:
+        folder = Path(home) / "jitreplay" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
             return folder
-    return Path(root) / "jitreplay" / f"over-{name}"
+    except OSError:
+        pass
+    folder = private_folder() / name
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def differences(cache: str) -> str:

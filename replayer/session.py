@@ -26,7 +26,7 @@ from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, ChoiceResult, Outcome, Report, Result, said
 from .plan import ELSEWHERE, Planned, make_plan
 from .plan import planned as plan_one
-from .prebuilt import differences, settle
+from .prebuilt import differences, kept, settle
 from .prefetch import Prefetch, usable_cache
 from .progress import Progress
 from .waiting import WAITS, Waiting
@@ -246,6 +246,8 @@ class Session:
         self.report.memory = {name: now[name] - before for name, before in self._memory.items() if name in now}
         self._ahead.close(self.report, complete=not self.todo)
         if told := differences(self._cache):
+            self.report.notes.append(told)
+        if any(result.outcome is Outcome.COMPILED for result in self.report.results) and (told := kept(self._cache)):
             self.report.notes.append(told)
 
     def verify(self, progress: Progress | None = None) -> None:

@@ -37,10 +37,10 @@ class Stamp:
             return False
 
     def write(self, paths: Iterable[str]) -> None:
-        """Stamp these files of the cache; nothing where it cannot be written, or where a file lies elsewhere."""
+        """Stamp these files; nothing where the stamp cannot be written. One in a cache beneath has its whole path."""
         try:
             root = self._cache.absolute()
-            names = sorted({str(Path(path).absolute().relative_to(root)) for path in paths})
+            names = sorted({os.path.abspath(path).removeprefix(f"{root}{os.sep}") for path in paths})
             found = sizes(str(root / name) for name in names)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             scratch = self.path.with_name(f"{self.path.name}.{os.getpid()}")
