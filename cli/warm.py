@@ -191,8 +191,8 @@ def verify_command(
 ) -> None:
     """Exit with 0 only if nothing of a manifest would compile; with 1 and the list of what would.
 
-    It compiles nothing. It uses the recorded values, so it cannot know what a deployment with another configuration
-    (max_model_len, block size, ...) would launch.
+    It compiles nothing and writes nothing. It uses the recorded values, so it cannot know what a deployment with
+    another configuration (max_model_len, block size, ...) would launch.
     """
     from ..replayer.replay import verify
 
@@ -269,7 +269,13 @@ def _print_text(report: Report, tail: str) -> None:
     if rows:
         table(("outcome", "kernel", "variant", "reason"), rows)
         say("")
+    if told := Counter((c.choice.kernel.name, c.restored, c.reason) for c in report.choices if c.reason):
+        words = [(name, n, "yes" if restored else "no", reason) for (name, restored, reason), n in told.items()]
+        table(("autotuner", "choices", "restored", "reason"), words)
+        say("")
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.counts.items()) or "no variants"
     say(f"{len(report.results)} variants in {report.seconds.get('total', 0.0):.1f} s: {counts}")
+    if report.choices:
+        say(f"{sum(c.restored for c in report.choices)} of {len(report.choices)} autotuner choices restored")
     if tail:
         say(tail)

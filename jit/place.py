@@ -75,9 +75,9 @@ def differences(cache: str | os.PathLike[str]) -> list[str]:
 def settle(cache: str | os.PathLike[str]) -> int:
     """Make the entries of a prebuilt cache that was moved here findable; return how many were."""
     root = Path(cache).absolute()
-    found = read(root)
-    if not _was_moved(found, root):
+    if not was_moved(root):
         return 0
+    found = read(root)
     count = sum(_write_groups(entry, entry) for entry in _entries(root))
     _write(own_folder(root) / NOTE, json.dumps({**found, "place": str(root)}))
     return count
@@ -92,10 +92,10 @@ def layer(cache: str | os.PathLike[str], upper: str | os.PathLike[str]) -> int:
     for link in over.iterdir():
         if link.is_symlink() and not link.exists():
             link.unlink()  # the cache beneath is another now
-    found, count = read(root), 0
+    found, moved, count = read(root), was_moved(root), 0
     for entry in _entries(root):
         there = over / entry.name
-        if _was_moved(found, root) and list(entry.glob("__grp__*.json")):
+        if moved and list(entry.glob("__grp__*.json")):
             count += _write_groups(entry, there)
             continue
         if not there.exists():
@@ -107,8 +107,10 @@ def layer(cache: str | os.PathLike[str], upper: str | os.PathLike[str]) -> int:
     return count
 
 
-def _was_moved(note: dict[str, Any], root: Path) -> bool:
-    return bool(note) and note.get("place") != str(root)
+def was_moved(cache: str | os.PathLike[str]) -> bool:
+    """Whether a prebuilt cache lies elsewhere than where it was filled."""
+    found = read(cache)
+    return bool(found) and found.get("place") != str(Path(cache).absolute())
 
 
 def _entries(root: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from . import words
-from .model import Argument, Environment, Manifest, Variant
+from .model import Argument, Choice, Environment, Manifest, Variant
 from .pair import ORDER, distance, pair
 from .values import Opaque, Tensor, Text, Tuple
 
@@ -32,6 +32,8 @@ class Diff(msgspec.Struct):
     added: list[Variant] = []
     removed: list[Variant] = []
     changed: list[Change] = []
+    choices: list[tuple[Choice | None, Choice | None]] = []
+    """Choices of one key of an autotuner on one device model: before and after, None where there was none."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)
@@ -54,7 +56,23 @@ def diff(before: Manifest, after: Manifest) -> Diff:
         out.changed.extend(Change(a, b, _differing(a, b)) for a, b in pairs)
         out.removed.extend(v for v in gone if id(v) not in paired_old)
         out.added.extend(v for v in come if id(v) not in paired_new)
+    made, make = _choices(before), _choices(after)
+    for name in sorted({*made, *make}):
+        was, now = made.get(name), make.get(name)
+        if was is None or now is None or winner(was) != winner(now):
+            out.choices.append((was, now))
     return out
+
+
+def _choices(manifest: Manifest) -> dict[tuple[str, str, str], Choice]:
+    return {(choice.kernel.name, words.texts(choice.key), choice.device): choice for choice in manifest.choices}
+
+
+def winner(choice: Choice | None) -> str:
+    """Return a choice's config in words, options after the kernel's arguments; "none" where there is no choice."""
+    if choice is None:
+        return "none"
+    return ", ".join(f"{name}={words.text(value)}" for name, value in (*choice.kwargs, *choice.options))
 
 
 def _fingerprints(manifest: Manifest) -> dict[str, set[str]]:
@@ -170,6 +188,18 @@ def as_data(found: Diff) -> dict[str, Any]:
                 for c in found.changed
             ],
         },
+        "choices": [
+            {
+                "kernel": either.kernel.name,
+                "key": [words.plain(value) for value in either.key],
+                "device": either.device,
+                "from": None if was is None else winner(was),
+                "to": None if now is None else winner(now),
+            }
+            for was, now in found.choices
+            for either in [was or now]
+            if either is not None
+        ],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from .model import Argument, Param
@@ -76,7 +77,7 @@ def text(value: Value) -> str:
         case NumpyScalar():
             return f"numpy {value.dtype} {value.data.hex()}"
         case Tuple():
-            return "(" + ", ".join(map(text, value.items)) + ")"
+            return texts(value.items)
         case NamedTuple():
             pairs = zip(value.fields, value.items, strict=False)
             return f"{value.cls}(" + ", ".join(f"{name}={text(item)}" for name, item in pairs) + ")"
@@ -88,6 +89,11 @@ def text(value: Value) -> str:
             return f"constexpr({text(value.value)})"
         case Opaque():
             return f"<{value.type}>"
+
+
+def texts(values: Iterable[Value]) -> str:
+    """Return several values as a person would write a tuple of them."""
+    return f"({', '.join(map(text, values))})"
 
 
 def finite(value: Any) -> Any:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..jit import place
@@ -38,6 +41,28 @@ def settle(cache: str) -> str:
     os.environ["TRITON_CACHE_DIR"] = str(upper)
     LOGGER.info("the cache %s cannot be written; its %d entries are used by way of %s", cache, count, upper)
     return str(upper)
+
+
+@contextmanager
+def read_only(cache: str) -> Iterator[str]:
+    """Let a cache be looked into that stays as it is; gives the directory to use, in TRITON_CACHE_DIR meanwhile.
+
+    The entries of a cache that was moved are found by way of a layer that ends with this.
+    """
+    if not place.was_moved(cache):
+        yield cache
+        return
+    before = os.environ.get("TRITON_CACHE_DIR")
+    with tempfile.TemporaryDirectory(prefix="jitreplay-") as folder:
+        place.layer(cache, folder)
+        os.environ["TRITON_CACHE_DIR"] = folder
+        try:
+            yield folder
+        finally:
+            if before is None:
+                del os.environ["TRITON_CACHE_DIR"]
+            else:
+                os.environ["TRITON_CACHE_DIR"] = before
 
 
 def is_writable(cache: str) -> bool:

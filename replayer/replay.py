@@ -14,6 +14,7 @@ from ..manifest.model import Manifest
 from ..manifest.settings import settings
 from . import prefetch as prefetching
 from .outcome import Report
+from .prebuilt import read_only
 from .prefetch import usable_cache
 from .progress import Progress
 from .session import ReplayError, Session
@@ -165,6 +166,7 @@ def verify(manifest: Manifest, *, allow: Iterable[str] = (), progress: Progress 
     It compiles nothing and writes nothing. It uses the recorded values: what a deployment with another configuration
     would launch, it cannot know.
     """
-    session = Session(manifest, allow)
-    session.verify(progress)
+    with read_only(usable_cache()) as cache:
+        session = Session(manifest, allow, cache=cache)
+        session.verify(progress)
     return session.report

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ class Session:
     workers compile ahead, 0 for as many as there is room and reason for; `limit` the seconds that one compile may
     take; `budget` the seconds that the stages may take together; `prefetch` what was begun before. `launchers` are
     built even where nothing is loaded, for a cache that ships. With `background`, what is over budget is done after
-    `late`, in a thread.
+    `late`, in a thread. `cache` is the directory to use as it is; without it, Triton's is made usable.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Session:
         prefetch: Prefetch | None = None,
         launchers: bool = False,
         background: bool = False,
+        cache: str = "",
     ) -> None:
         self.manifest, self.live = manifest, Live()
         self.report = Report(seconds=dict.fromkeys(("plan", "compile", "load", "total"), 0.0))
@@ -72,7 +74,7 @@ class Session:
         with self._stage("plan"), self._stage("total"):
             disk.begin_hash()
             allow = tuple(allow)
-            self._cache = settle(usable_cache())
+            self._cache = cache or settle(usable_cache())
             resolver = Resolver(allow)
             backend, _, _ = live_target()
             plan = make_plan(manifest, backend, resolver, rank)
@@ -261,6 +263,10 @@ class Session:
             for variant, reason in self._absent:
                 self.report.results.append(Result(variant, Outcome.SKIPPED, reason))
             self.todo = []
+            if told := differences(self._cache):
+                self.report.notes.append(told)
+            if not os.path.isdir(self._cache):
+                self.report.notes.append(f"there is no cache directory {self._cache}")
 
     def warm(self, planned: Planned, shapes: list[Form], deadline: float | None = None) -> Result:
         """Compile and load every form of one variant; every failure is an outcome."""

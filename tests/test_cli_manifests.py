@@ -215,9 +215,35 @@ class TestDiff:
         data = json.loads(done.stdout)
 
         assert done.exit_code == 1
-        assert list(data) == ["header", "kernels", "variants"]
+        assert list(data) == ["header", "kernels", "variants", "choices"]
         assert list(data["kernels"]) == list(data["variants"]) == ["added", "removed", "changed"]
         assert list(data["variants"]["changed"][0]) == ["kernel", "from", "to", "args"]
+
+    def test_another_winner_of_an_autotuner_is_a_difference(self, tmp_path: Path) -> None:
+        def choice(block: int, device: str = "NVIDIA H200", time: float = 0.1) -> Choice:
+            winner = ("BLOCK", V.Integer(block))
+            return Choice(COPY, (V.Integer(5),), (winner,), timings=(("BLOCK: 32", time),), device=device)
+
+        made = {
+            "a": (choice(32),),
+            "timed again": (choice(32, time=0.2),),
+            "b": (choice(64), choice(32, "NVIDIA A100")),
+            "none": (),
+        }
+        paths = {name: saved(tmp_path / name, manifest(variant(7), choices=found)) for name, found in made.items()}
+
+        assert jitreplay("diff", paths["a"], paths["timed again"]).exit_code == 0
+        done = jitreplay("diff", paths["a"], paths["b"])
+        gone = jitreplay("diff", paths["a"], paths["none"], "--json")
+
+        assert (done.exit_code, gone.exit_code) == (1, 1)
+        assert done.output.splitlines() == [
+            "+ choice of engine.ops.copy for (5) on NVIDIA A100: none -> BLOCK=32",
+            "~ choice of engine.ops.copy for (5) on NVIDIA H200: BLOCK=32 -> BLOCK=64",
+        ]
+        assert json.loads(gone.stdout)["choices"] == [
+            {"kernel": "engine.ops.copy", "key": [5], "device": "NVIDIA H200", "from": "BLOCK=32", "to": None}
+        ]
 
 
 def broken(good: bytes) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ import triton
 
 from jitreplay.manifest.model import Manifest
 
-from .helpers import as_json, jitreplay, program, save
+from .helpers import TARGET, as_json, jitreplay, program, save
 from .test_children import everything, only
 
 __all__ = ["everything"]  # a fixture
@@ -54,6 +54,28 @@ def test_a_moved_cache_is_found_and_has_its_launchers(tmp_path: Path, manifest: 
     groups = {path: path.stat().st_mtime_ns for path in (tmp_path / "there").glob("*/__grp__*")}
     assert found_in(tmp_path / "b", manifest, tmp_path / "there") == {"cached": 4}
     assert {path: path.stat().st_mtime_ns for path in groups} == groups
+
+
+def test_verify_leaves_a_moved_cache_as_it_is(tmp_path: Path, manifest: Path) -> None:
+    compiled(tmp_path, manifest, tmp_path / "built")
+    shutil.move(tmp_path / "built", tmp_path / "there")
+    before = {path: path.lstat().st_mtime_ns for path in (tmp_path / "there").rglob("*")}
+
+    words = ("verify", manifest, "--target", TARGET, "--cache-dir", tmp_path / "there", "--allow", "kernels", "--json")
+    report = as_json(jitreplay(tmp_path, *words, TMPDIR=str(tmp_path)))
+
+    assert report["counts"] == {"warm": 4}
+    assert {path: path.lstat().st_mtime_ns for path in (tmp_path / "there").rglob("*")} == before
+    assert not list(tmp_path.glob("jitreplay-*"))  # nothing stays in TMPDIR
+
+
+def test_verify_of_no_cache_says_so(tmp_path: Path, manifest: Path) -> None:
+    words = ("verify", manifest, "--target", TARGET, "--cache-dir", tmp_path / "none", "--allow", "kernels", "--json")
+    report = as_json(jitreplay(tmp_path, *words), code=1)
+
+    assert report["counts"] == {"would_compile": 4}
+    assert report["notes"] == [f"there is no cache directory {tmp_path / 'none'}"]
+    assert not (tmp_path / "none").exists()
 
 
 def test_it_can_be_started_again(tmp_path: Path, manifest: Path) -> None:

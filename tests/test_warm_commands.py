@@ -106,8 +106,7 @@ class TestCompile:
     def test_json_has_its_documented_shape(self, shop: Shop) -> None:
         report = as_json(shop.compiled)
 
-        assert report.keys() == {"counts", "seconds", "variants", "memory"}
-        assert report["memory"].keys() == {"host"}  # no GPU here
+        assert report.keys() == {"counts", "seconds", "variants"}
         assert report["seconds"].keys() == {"plan", "compile", "load", "total"}
         assert all(variant.keys() == {"kernel", "digest", "outcome", "reason"} for variant in report["variants"])
 

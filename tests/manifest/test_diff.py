@@ -196,7 +196,7 @@ def test_json_has_the_shape_of_the_documentation() -> None:
 
     data = as_data(diff(before, after))
 
-    assert list(data) == ["header", "kernels", "variants"]
+    assert list(data) == ["header", "kernels", "variants", "choices"]
     assert data["kernels"] == {"added": ["engine.ops.sample"], "removed": [], "changed": []}
     assert data["variants"]["added"] == [{"kernel": "engine.ops.sample", "digest": variant(1).digest}]
     assert data["variants"]["removed"] == []
@@ -208,6 +208,7 @@ def test_json_has_the_shape_of_the_documentation() -> None:
         "header": [],
         "kernels": {"added": [], "removed": [], "changed": []},
         "variants": {"added": [], "removed": [], "changed": []},
+        "choices": [],
     }
 
 
