@@ -20,7 +20,7 @@ PROGRAM = """
 import json, os, sys, time
 import torch, triton, jitreplay
 from jitreplay.jit.headless import install
-mode, target, path, answer, count, jobs = sys.argv[1:]
+mode, target, path, answer, count, jobs, ahead = sys.argv[1:]
 count = int(count)
 device = "cuda" if target == "live" else "cpu"
 if target != "live":
@@ -55,6 +55,10 @@ elif mode == "preload":
         for each in json.load(file):
             boot_kernels.matmul.preload(each)
 elif mode == "replay":
+    if float(ahead):  # while weights load
+        jitreplay.prefetch(path, allow=("boot_kernels",))
+        time.sleep(float(ahead))
+        start = time.perf_counter()
     report = jitreplay.replay(path, allow=("boot_kernels",), jobs=int(jobs))
 ready = time.perf_counter()
 slowest = 0.0
@@ -65,7 +69,7 @@ for n in range(0 if mode in ("keys", "spec") else count):
 end = time.perf_counter()
 found = {"boot": ready - start, "serving": end - ready, "slowest": slowest}
 if report is not None:
-    found |= {"counts": report.counts, "stages": report.seconds}
+    found |= {"counts": report.counts, "stages": report.seconds, "memory": report.memory}
 with open(answer, "w") as file:
     json.dump(found, file)
 """
@@ -82,9 +86,11 @@ class Bench(Boots):
         super().__init__(folder, PROGRAM, BOOT_TESTS=str(Path(__file__).resolve().parent.parent / "tests"))
         self.target, self.jobs = target, jobs
 
-    def boot(self, mode: str, cache: Path, path: Path, count: int, target: str = "") -> dict[str, Any]:
-        """Run one boot and the first launch of everything; return its seconds and what became of the variants."""
-        return self.run(cache, mode, target or self.target, path, count, self.jobs)
+    def boot(
+        self, mode: str, cache: Path, path: Path, count: int, target: str = "", ahead: float = 0
+    ) -> dict[str, Any]:
+        """Run one boot, after `ahead` seconds of loading behind a prefetch; return what it tells."""
+        return self.run(cache, mode, target or self.target, path, count, self.jobs, ahead)
 
     def size(self, count: int, target: str) -> list[tuple[str, dict[str, Any]]]:
         """Return a row for each kind of boot with so many variants; `target` is what they are recorded for."""
@@ -95,6 +101,7 @@ class Bench(Boots):
         self.command("merge", journals, "-o", manifest)
         rows = [("no cache, replay", self.boot("replay", cache, manifest, count))]
         rows.append(("again: second boot", self.boot("replay", cache, manifest, count)))
+        rows.append(("again, behind 3 s of loading", self.boot("replay", cache, manifest, count, ahead=3)))
         shutil.rmtree(cache / ".jitreplay")
         rows.append(("the cache, without our stamp", self.boot("replay", cache, manifest, count)))
         rows.append(("the cache, no manifest: launches find it", self.boot("none", cache, manifest, count)))
@@ -130,6 +137,8 @@ def main() -> None:
             each = boot / count * 1000
             words = f"boot {boot:7.2f} s ({boot / base:6.2f} of the second boot's, {each:6.2f} ms a variant)"
             counts = " ".join(f"{number} {word}" for word, number in found.get("counts", {}).items())
+            grown = ", ".join(f"{word} {size / 2**20 / count:.2f}" for word, size in found.get("memory", {}).items())
+            counts += f"; MiB a variant: {grown}" if grown else ""
             print(f"  {name:42} {words}; first launches {serving:7.3f} s, slowest {slowest * 1000:7.1f} ms; {counts}")
 
 
