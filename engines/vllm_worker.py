@@ -22,6 +22,7 @@ from ..recorder.session import Recorder, start_from_environment
 from ..recorder.watch import Watch
 from ..replayer import prefetch
 from ..replayer.live import Live
+from ..replayer.outcome import Report
 from ..replayer.session import ReplayError, Session
 from . import vllm_ahead, vllm_config
 
@@ -192,6 +193,8 @@ class WorkerSession:
                 limit=self._chosen.limit,
                 prefetch=self._ahead,
             )
+            session = self._replay
+            session.on_background_end = lambda: self._write(session.report)
         except ReplayError:
             raise
         except JitreplayError as error:
@@ -241,6 +244,9 @@ class WorkerSession:
         for result in report.results:
             if result.reason:
                 LOGGER.debug("%s %s: %s", result.outcome.value, result.variant.kernel.name, result.reason)
+        self._write(report)
+
+    def _write(self, report: Report) -> None:
         if self._chosen.report:
             path = Path(self._chosen.report)
             tag = vllm_config.rank(self.worker).replace(":", "-")

@@ -83,7 +83,8 @@ class Background:
             self._serial.uninstall()
             self._finish()
             atexit.unregister(self.stop)
-        LOGGER.info("%d variants that were over budget are done, %d are left", done, len(self._work))
+        words = "in the background: %d variants, %d are left; in all, %s"
+        LOGGER.info(words, done, len(self._work), self._report.summary())
 
     def _replace(self, result: Result) -> None:
         results = self._report.results

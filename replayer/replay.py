@@ -68,6 +68,8 @@ def replay(
         if strictly:
             raise
         report = Report(error=str(error))
+    for line in (*(f"differs from the recording: {line}" for line in report.drift), *report.notes):
+        LOGGER.info("%s", line)
     LOGGER.log(logging.INFO if report.warm else logging.WARNING, "%s", report.summary())
     return report
 

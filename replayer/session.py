@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,6 @@ from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.derivation import Survivors
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Choice, Environment, Manifest
-from ..manifest.settings import LOGGER
 from .ahead import OVER, Ahead
 from .background import Background
 from .choices import may_come_again, restore, restore_in
@@ -46,6 +45,7 @@ class Session:
     take; `budget` the seconds that the stages may take together; `prefetch` what was begun before. `launchers` are
     built even where nothing is loaded, for a cache that ships. With `background`, what is over budget is done after
     `late`, in a thread. `cache` is the directory to use as it is; without it, Triton's is made usable.
+    `on_background_end` is called in that thread.
     """
 
     def __init__(
@@ -68,9 +68,9 @@ class Session:
         self.report = Report(seconds=dict.fromkeys(("plan", "compile", "load", "total"), 0.0))
         self._strict, self._budget = strict, budget
         self._background: Background | None = None
+        self.on_background_end: Callable[[], None] = lambda: None
         self._left: list[tuple[Planned, list[Form]]] | None = [] if background else None
         self._listener = Listener()
-        self._memory = used()
         with self._stage("plan"), self._stage("total"):
             disk.begin_hash()
             allow = tuple(allow)
@@ -133,8 +133,8 @@ class Session:
         self._absent = []
         self.waiting.start()
         if self._left:
-            LOGGER.info("%d variants are over budget and are made warm in the background", len(self._left))
-            self._background = Background(self._left, self._ahead, self.warm, self.report, self._finish)
+            self.report.notes.append(f"{len(self._left)} variants over budget go on in the background")
+            self._background = Background(self._left, self._ahead, self.warm, self.report, self._end)
             self._background.start()
 
     @property
@@ -188,6 +188,7 @@ class Session:
             self.report.results.extend(Result(planned.variant, Outcome.SKIPPED, reason) for planned in todo)
             return
         self._listener.install()
+        before = used()
         try:
             with self._stage("total"):
                 with self._stage("compile"):
@@ -215,6 +216,8 @@ class Session:
             raise
         finally:
             self._listener.uninstall()
+            now, sums = used(), self.report.memory
+            self.report.memory = {name: sums.get(name, 0) + now[name] - before[name] for name in before if name in now}
 
     def _work(self, todo: list[Planned]) -> list[tuple[Planned, list[Form]]]:
         """Return the variants with their forms here; one whose arguments cannot be made costs itself alone."""
@@ -243,9 +246,11 @@ class Session:
             self._background.stop()
         self.waiting.stop()
 
+    def _end(self) -> None:
+        self._finish()
+        self.on_background_end()
+
     def _finish(self) -> None:
-        now = used()
-        self.report.memory = {name: now[name] - before for name, before in self._memory.items() if name in now}
         self._ahead.close(self.report, complete=not self.todo)
         if told := differences(self._cache):
             self.report.notes.append(told)

@@ -311,7 +311,9 @@ class TestSettings:
     ) -> None:
         with headless(tmp_path, "hip:gfx942"), caplog.at_level(logging.INFO, "jitreplay"):
             jitreplay.replay(recording)
-        assert [r.levelname for r in caplog.records] == ["WARNING"]
+        *told, last = [(r.levelname, r.getMessage()) for r in caplog.records]
+        assert last[0] == "WARNING" and "10 skipped" in last[1]
+        assert told == [("INFO", "differs from the recording: target: cuda:90 -> hip:gfx942")]
 
     def test_data_holds_what_happened(self, driver: Any, recording: Manifest) -> None:
         report = jitreplay.replay(recording)
