@@ -71,6 +71,8 @@ class Watch:
         took = f"{miss.seconds * 1000:.0f} ms" + (" from disk" if miss.disk_hit else "")
         if near is None:
             why = "the manifest has no variant of this kernel" if self._recorded else "no manifest was replayed"
+        elif any(each.digest == variant.digest for each in self._recorded[name]):
+            why = "it is in the manifest, but it is not warm: the replay left it out, or it was lost since"
         else:
             why = "; ".join(words.sentence(*item) for item in args) or "only the key's text differs"
         # Without a manifest every compile is to be expected: then the count at the end says it all.

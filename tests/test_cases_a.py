@@ -139,6 +139,28 @@ class TestFlagsAndClasses:
         (said,) = [entry.getMessage() for entry in caplog.records]
         assert "kernels.basic.sampler" in said and "TOP_" in said
 
+    @pytest.mark.parametrize("lost", ["over budget", "cleared by the program"])
+    def test_what_is_recorded_and_yet_not_warm_is_told_as_such(
+        self, lab: Lab, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, lost: str
+    ) -> None:
+        """CASES L4: a program that empties Triton's caches after the replay."""
+        manifest = lab.record(lambda: self.sample(*self.SEEN[0]))
+        monkeypatch.setattr(phase, "_ready", threading.Event())
+        with lab.boot():
+            jitreplay.replay(manifest, budget=0.0 if lost == "over budget" else None)
+            if lost != "over budget":
+                from kernels.basic import sampler
+
+                sampler.device_caches.clear()
+            with caplog.at_level(logging.WARNING, "jitreplay"):
+                caplog.clear()
+                watch = Watch(manifest.variants).start()
+                jitreplay.ready()
+                self.sample(*self.SEEN[0])
+                watch.stop()
+        (said,) = [entry.getMessage() for entry in caplog.records]
+        assert "it is in the manifest, but it is not warm" in said
+
 
 class TestAnotherConfiguration:
     """A3: a stride follows max_model_len, so another deployment launches another variant."""
