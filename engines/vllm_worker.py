@@ -58,6 +58,7 @@ class WorkerSession:
             return
         self._manifest = manifest
         self._ahead = ahead or vllm_ahead.begin_for(self._chosen, manifest)
+        self._prepared = os.environ.get("TRITON_CACHE_DIR", "")  # now perhaps a layer over one that cannot be written
 
     @property
     def worker(self) -> Any:
@@ -264,7 +265,7 @@ def link_entries(source: Path, target: Path) -> int:
     count = 0
     for entry in source.iterdir():
         there = target / entry.name
-        if entry.is_dir() and not entry.name.startswith("tmp.") and not there.exists():
+        if entry.is_dir() and not entry.name.startswith(("tmp.", ".")) and not there.exists():
             there.symlink_to(entry.absolute(), target_is_directory=True)
             count += 1
     return count

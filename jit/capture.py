@@ -6,13 +6,16 @@ default mode fails when another thread loads a module meanwhile.
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .internals import live
+from .internals import changes_hooks, live
 
 
 def capturing() -> bool:
@@ -24,15 +27,24 @@ def capturing() -> bool:
         return False  # a torch without CUDA
 
 
+_all: weakref.WeakSet[Captures] = weakref.WeakSet()
+
+
 class Captures:
     """Keeps a background thread's work and captures of other threads apart, while it is installed."""
 
     def __init__(self, graph: Any = None) -> None:
         self._graph = graph
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
+        self._renew()
+        _all.add(self)
+
+    def _renew(self) -> None:
+        """Be off, with nothing under way: in a forked child, the threads that were at work are not there."""
         self._changed = threading.Condition()
         self._under_way, self._busy, self._on = 0, False, False
-        self._wrapped: dict[str, tuple[Any, Any]] = {}
 
+    @changes_hooks
     def install(self) -> None:
         """Wrap what begins and ends a capture. Without torch's CUDA there is nothing to wrap."""
         self._graph = self._graph or getattr(getattr(sys.modules.get("torch"), "cuda", None), "CUDAGraph", None)
@@ -43,6 +55,7 @@ class Captures:
                 setattr(self._graph, name, self._wrapped[name][0])
         self._on = True
 
+    @changes_hooks
     def uninstall(self) -> None:
         """Take the wrappers off where they are the top ones."""
         self._on = False
@@ -52,10 +65,10 @@ class Captures:
         self._wrapped.clear()
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
-        """Wait until no capture is under way; none begins before this ends."""
+    def apart(self, unless: Callable[[], bool] = bool) -> Iterator[None]:
+        """Wait until no capture is under way, or `unless` is true (see `wake`); none begins before this ends."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._under_way)
+            self._changed.wait_for(lambda: not self._under_way or unless())
             self._busy = True
         try:
             yield
@@ -64,8 +77,16 @@ class Captures:
                 self._busy = False
                 self._changed.notify_all()
 
+    def wake(self) -> None:
+        """Have those that wait look again."""
+        with self._changed:
+            self._changed.notify_all()
+
     def _wrap_begin(self, original: Any) -> Any:
+        @functools.wraps(original)
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._on:
+                return original(graph, *args, **kwargs)
             with self._changed:
                 self._under_way += 1
                 self._changed.wait_for(lambda: not self._busy)
@@ -79,6 +100,7 @@ class Captures:
         return capture_begin
 
     def _wrap_end(self, original: Any) -> Any:
+        @functools.wraps(original)
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return original(graph, *args, **kwargs)
@@ -92,3 +114,11 @@ class Captures:
         with self._changed:
             self._under_way = max(0, self._under_way - 1)
             self._changed.notify_all()
+
+
+def _renew_all() -> None:
+    for captures in list(_all):
+        captures._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

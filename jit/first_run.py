@@ -7,11 +7,39 @@ launch costs nothing more. Read on Triton 3.6.0 to 3.9.0: `KernelInterface.__get
 
 from __future__ import annotations
 
-import weakref
+import functools
 from collections.abc import Callable
 from typing import Any
 
-from .internals import internals, live
+from .internals import changes_hooks, internals, live
+
+
+class _Stub:
+    """Stands for `run` of one autotuner until it is called."""
+
+    def __init__(self, tuner: Any) -> None:
+        self._tuner = tuner  # who holds `tuner.run` holds the tuner, as by a method; the first run ends the cycle
+        self.calls: list[Callable[[Any], None]] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        tuner = self._tuner
+        if vars(tuner).get("run") is self:
+            del tuner.run
+            for call in self.calls:
+                call(tuner)
+        return tuner.run(*args, **kwargs)
+
+
+def before_first_run(tuner: Any, call: Callable[[Any], None]) -> None:
+    """Have `call(tuner)` called once, before an autotuner's next run. It must not raise.
+
+    Not where another tool has set a `run` of the object.
+    """
+    stub = vars(tuner).get("run")
+    if stub is None:
+        stub = tuner.run = _Stub(tuner)
+    if isinstance(stub, _Stub):
+        stub.calls.append(call)
 
 
 class FirstRun:
@@ -26,6 +54,7 @@ class FirstRun:
         self._original: Any = None
         self._wrapper: Any = None
 
+    @changes_hooks
     def install(self) -> None:
         cls = internals().Autotuner
         self._original = cls.__dict__["__init__"]
@@ -33,6 +62,7 @@ class FirstRun:
         cls.__init__ = self._wrapper
         self._on = True
 
+    @changes_hooks
     def uninstall(self) -> None:
         """Take the wrapper off where it is the top one. A tuner that has not run yet takes its own off at its run."""
         self._on = False
@@ -46,24 +76,18 @@ class FirstRun:
     def _wrap(self, original: Any) -> Any:
         hook = self
 
+        @functools.wraps(original)
         def __init__(tuner: Any, *args: Any, **kwargs: Any) -> None:
             original(tuner, *args, **kwargs)
-            if hook._on and "run" not in vars(tuner):
-                tuner.run = hook._first(weakref.ref(tuner))
+            if hook._on:
+                before_first_run(tuner, hook._call)
 
         __init__._jitreplay = hook, original  # type: ignore[attr-defined]
         return __init__
 
-    def _first(self, ref: weakref.ref[Any]) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            tuner = ref()
-            assert tuner is not None  # it is being run
-            vars(tuner).pop("run", None)
-            if self._on:
-                try:
-                    self._on_first(tuner)
-                except Exception as error:
-                    self._on_error(error)
-            return tuner.run(*args, **kwargs)
-
-        return run
+    def _call(self, tuner: Any) -> None:
+        if self._on:
+            try:
+                self._on_first(tuner)
+            except Exception as error:
+                self._on_error(error)

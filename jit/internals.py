@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..manifest.errors import JitreplayError
 
@@ -53,6 +57,29 @@ def internals() -> Internals:
     if missing := [name for name, (owner, attribute) in needed.items() if not hasattr(owner, attribute)]:
         raise Unsupported(f"Triton {triton.__version__} has no {', '.join(missing)}; this jitreplay knows 3.6 to 3.9")
     return Internals(triton.__version__, JITFunction, JITCallable, CompiledKernel, Autotuner, Heuristics, knobs, driver)
+
+
+_hooks = threading.RLock()
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def changes_hooks(method: Method) -> Method:
+    """Let one thread at a time put wrappers on Triton's classes and take them off."""
+
+    @functools.wraps(method)
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        with _hooks:
+            return method(*args, **kwargs)
+
+    return alone  # type: ignore[return-value]
+
+
+def _renew_lock() -> None:
+    global _hooks
+    _hooks = threading.RLock()  # in a forked child: the thread that had it is not there
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def live(function: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .internals import internals, live
+from .internals import changes_hooks, internals, live
 from .listener import Listener
 from .look import is_future
 
@@ -73,6 +73,7 @@ class MissHook:
         self._originals: tuple[Any, Any] | None = None
         self._wrappers: tuple[Any, Any] | None = None
 
+    @changes_hooks
     def install(self) -> None:
         """Put the wrappers in place. Raises Unsupported when this Triton lacks a name."""
         cls = internals().JITFunction
@@ -82,6 +83,7 @@ class MissHook:
         cls._pack_args, cls._do_compile = self._wrappers
         self._on = True
 
+    @changes_hooks
     def uninstall(self) -> None:
         """Take the wrappers off where they are the top ones; under another tool's they stay as inert pass-throughs."""
         self._on = False

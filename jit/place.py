@@ -10,14 +10,16 @@ import hashlib
 import json
 import os
 import platform
+import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .internals import internals
 from .lock import own_folder
 
-NOTE = "cache.json"
+NOTE, BENEATH = "cache.json", "beneath"
 
 
 def build() -> dict[str, str]:
@@ -91,20 +93,39 @@ def layer(cache: str | os.PathLike[str], upper: str | os.PathLike[str]) -> int:
     root, over = Path(cache).absolute(), Path(upper)
     for link in over.iterdir():
         if link.is_symlink() and not link.exists():
-            link.unlink()  # the cache beneath is another now
+            link.unlink(missing_ok=True)  # the cache beneath is another now
     found, moved, count = read(root), was_moved(root), 0
     for entry in _entries(root):
         there = over / entry.name
         if moved and list(entry.glob("__grp__*.json")):
             count += _write_groups(entry, there)
             continue
-        if not there.exists():
-            there.symlink_to(entry, target_is_directory=True)
-        count += 1
+        # One that its maker did not finish is made anew, and not in a folder that cannot be written.
+        if list(entry.glob("__grp__*.json")) or list(entry.glob("*.so")):
+            with suppress(FileExistsError):  # our own, or another rank was sooner
+                there.symlink_to(entry, target_is_directory=True)
+            count += 1
+    own_folder(over).mkdir(exist_ok=True)
+    _write(own_folder(over) / BENEATH, str(root))
     if found:
-        own_folder(over).mkdir(exist_ok=True)
         _write(own_folder(over) / NOTE, json.dumps({**found, "place": str(over.absolute())}))
     return count
+
+
+def beneath(cache: str | os.PathLike[str]) -> str:
+    """Return the cache that this one is a layer over, or ""."""
+    try:
+        return (own_folder(cache) / BENEATH).read_text()
+    except OSError:
+        return ""
+
+
+def use(cache: str) -> None:
+    """Have Triton use a cache directory, here and in processes that are started, also where its knob was set."""
+    os.environ["TRITON_CACHE_DIR"] = cache
+    knob = getattr(getattr(sys.modules.get("triton"), "knobs", None), "cache", None)  # imports nothing
+    if knob is not None and "dir" in vars(knob):
+        knob.dir = cache
 
 
 def was_moved(cache: str | os.PathLike[str]) -> bool:

@@ -5,23 +5,34 @@ Triton itself lets two threads compile one key at once, and load one binary twic
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .internals import internals, live
+from .internals import changes_hooks, internals, live
+
+_all: weakref.WeakSet[Serial] = weakref.WeakSet()
 
 
 class Serial:
     """Serialises the compiles of each kernel, and all loads, while it is installed. A warm launch meets none of it."""
 
     def __init__(self) -> None:
+        self._wrapped: list[tuple[Any, str, Any, Any]] = []
+        self._renew()
+        _all.add(self)
+
+    def _renew(self) -> None:
+        """Be off, with locks that nobody has: in a forked child, the thread that had them is not there."""
         self._on = False
         self._guard, self._loading = threading.Lock(), threading.RLock()
         self._locks: dict[int, tuple[Any, threading.RLock]] = {}  # with the kernel: its id is not another's meanwhile
-        self._wrapped: list[tuple[Any, str, Any, Any]] = []
 
+    @changes_hooks
     def install(self) -> None:
         names = internals()
         for owner, name, wrap in (
@@ -35,6 +46,7 @@ class Serial:
             setattr(owner, name, wrapper)
         self._on = True
 
+    @changes_hooks
     def uninstall(self) -> None:
         """Take the wrappers off where they are the top ones."""
         self._on = False
@@ -54,6 +66,7 @@ class Serial:
     def _wrap_compile(self, original: Any) -> Any:
         serial = self
 
+        @functools.wraps(original)
         def _do_compile(fn: Any, key: Any, signature: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
             if not serial._on:
                 return original(fn, key, signature, device, *args, **kwargs)
@@ -67,6 +80,7 @@ class Serial:
     def _wrap_load(self, original: Any) -> Any:
         serial = self
 
+        @functools.wraps(original)
         def _init_handles(kernel: Any) -> Any:
             if not serial._on:
                 return original(kernel)
@@ -74,3 +88,11 @@ class Serial:
                 return original(kernel)
 
         return _init_handles
+
+
+def _renew_all() -> None:
+    for serial in list(_all):
+        serial._renew()
+
+
+os.register_at_fork(after_in_child=_renew_all)

@@ -6,31 +6,19 @@ Read on Triton 3.6.0 to 3.9.0: `Autotuner.run` looks its key up in `self.cache` 
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .internals import internals, live
+from . import tuner_cache
+from .first_run import before_first_run
+from .internals import changes_hooks, internals, live
+from .tuner_cache import NoticingCache, Overlay, is_cache
 
 _local = threading.local()
-
-
-class _NoticingCache(dict):  # type: ignore[type-arg]
-    """An autotuner's cache that tells of a decision. A hit is a plain dict's."""
-
-    def __init__(self, original: dict[Any, Any], tuner: Any, hook: TunerHook) -> None:
-        super().__init__(original)
-        self.original, self.tuner, self.hook = original, weakref.ref(tuner), hook
-
-    def __setitem__(self, key: Any, config: Any) -> None:
-        super().__setitem__(key, config)
-        if isinstance(self.original, _NoticingCache):
-            self.original[key] = config  # another hook's
-        tuner = self.tuner()
-        if tuner is not None:
-            self.hook.decided(tuner, key, config)
 
 
 def benching() -> tuple[Any, Any] | None:
@@ -54,6 +42,7 @@ class TunerHook:
         self._originals: tuple[Any, Any] | None = None
         self._wrappers: tuple[Any, Any] | None = None
 
+    @changes_hooks
     def install(self) -> None:
         cls = internals().Autotuner
         self._originals = (cls.__dict__["__init__"], cls.__dict__["_bench"])
@@ -64,6 +53,7 @@ class TunerHook:
             if issubclass(type(thing), cls):  # `isinstance` would ask objects for `__class__`
                 self._adopt(thing)
 
+    @changes_hooks
     def uninstall(self) -> None:
         """Give each tuner its own dict back, updated; take the wrappers off where they are the top ones."""
         self._on = False
@@ -76,13 +66,19 @@ class TunerHook:
         for ref in self._tuners:
             tuner = ref()
             cache = getattr(tuner, "cache", None)
-            if tuner is not None and isinstance(cache, _NoticingCache) and cache.hook is self:
+            if tuner is not None and isinstance(cache, NoticingCache) and cache.hook is self:
                 original = cache.original
-                while isinstance(original, _NoticingCache) and not original.hook._on:
+                while isinstance(original, NoticingCache) and not original.hook._on:
                     original = original.original  # one that was stopped before us
                 dict.clear(original)
                 dict.update(original, cache)
                 tuner.cache = original
+            while isinstance(cache, Overlay):
+                if cache.hook is self:
+                    cache.hook = None
+                if not cache.needed and tuner is not None and tuner.cache is cache:
+                    tuner.cache = cache.original
+                cache = cache.original
         self._tuners.clear()
         self._originals = self._wrappers = None
 
@@ -99,19 +95,27 @@ class TunerHook:
 
     def _adopt(self, tuner: Any) -> None:
         cache = getattr(tuner, "cache", None)
-        if isinstance(cache, dict) and not (isinstance(cache, _NoticingCache) and cache.hook is self):
-            tuner.cache = _NoticingCache(cache, tuner, self)
+        if isinstance(cache, Overlay) and cache.hook in (None, self):
+            cache.tell(self)
+            self._tuners.append(weakref.ref(tuner))
+        elif not isinstance(cache, dict) and is_cache(cache):
+            tuner.cache = Overlay(cache, tuner, self)
+            self._tuners.append(weakref.ref(tuner))
+        if isinstance(cache, dict) and not (isinstance(cache, NoticingCache) and cache.hook is self):
+            tuner.cache = NoticingCache(cache, tuner, self)
             self._tuners.append(weakref.ref(tuner))
             for key, config in list(cache.items()):
                 self.decided(tuner, key, config)
 
     def _adopt_late(self, tuner: Any) -> None:
-        """Adopt a tuner whose class gave it another dict after `Autotuner.__init__`."""
+        """Adopt a tuner whose class gave it another cache after `Autotuner.__init__`."""
+        if not self._on:
+            return
         try:
             cache = getattr(tuner, "cache", None)
-            while isinstance(cache, _NoticingCache) and cache.hook is not self:
+            while isinstance(cache, (NoticingCache, Overlay)) and cache.hook is not self:
                 cache = cache.original
-            if not isinstance(cache, _NoticingCache):
+            if not isinstance(cache, (NoticingCache, Overlay)):
                 self._adopt(tuner)
         except Exception as error:
             self._on_error(error)
@@ -119,11 +123,13 @@ class TunerHook:
     def _wrap_init(self, original: Any) -> Any:
         hook = self
 
+        @functools.wraps(original)
         def __init__(tuner: Any, *args: Any, **kwargs: Any) -> None:
             original(tuner, *args, **kwargs)
             if hook._on:
                 try:
                     hook._adopt(tuner)
+                    before_first_run(tuner, hook._adopt_late)
                 except Exception as error:
                     hook._on_error(error)
 
@@ -197,9 +203,6 @@ def prunes(tuner: Any) -> bool:
 
 def restore(tuner: Any, key: Any, config: Any, timings: dict[Any, float] | None = None) -> None:
     """Put a live config object into an autotuner's cache; a recorder is told of it with the recorded timings."""
-    cache = tuner.cache
-    dict.__setitem__(cache, key, config)
-    while isinstance(cache, _NoticingCache):
-        cache.hook.decided(tuner, key, config, timings or {})
-        cache = cache.original
-        dict.__setitem__(cache, key, config)
+    if not isinstance(tuner.cache, (dict, Overlay)):
+        tuner.cache = Overlay(tuner.cache, tuner)
+    tuner_cache.restore(tuner.cache, key, config, timings or {})

@@ -56,7 +56,8 @@ def diff(before: Manifest, after: Manifest) -> Diff:
         out.changed.extend(Change(a, b, _differing(a, b)) for a, b in pairs)
         out.removed.extend(v for v in gone if id(v) not in paired_old)
         out.added.extend(v for v in come if id(v) not in paired_new)
-    made, make = _choices(before), _choices(after)
+    both = {k.fingerprint for k in before.kernels} & {k.fingerprint for k in after.kernels}
+    made, make = _choices(before, both), _choices(after, both)
     for name in sorted({*made, *make}):
         was, now = made.get(name), make.get(name)
         if was is None or now is None or winner(was) != winner(now):
@@ -64,8 +65,12 @@ def diff(before: Manifest, after: Manifest) -> Diff:
     return out
 
 
-def _choices(manifest: Manifest) -> dict[tuple[str, str, str], Choice]:
-    return {(choice.kernel.name, words.texts(choice.key), choice.device): choice for choice in manifest.choices}
+def _choices(manifest: Manifest, both: set[str]) -> dict[tuple[str, str, str, str], Choice]:
+    """Return choices by kernel, key and device, and by source where both manifests have that source."""
+    return {
+        (c.kernel.name, words.texts(c.key), c.device, c.kernel.fingerprint if c.kernel.fingerprint in both else ""): c
+        for c in manifest.choices
+    }
 
 
 def winner(choice: Choice | None) -> str:

@@ -48,7 +48,9 @@ class Ahead:
         budget: float | None,
         limit: float | None,
         launchers: bool = False,
+        background: bool = False,
     ) -> None:
+        self._background = background
         self._warmer, self._jobs, self._budget = warmer, jobs, budget
         device = live_device()
         self._early = ""
@@ -116,8 +118,8 @@ class Ahead:
 
     def _is_worth_it(self, missing: list[Planned]) -> bool:
         """Whether a helper would be done before this process alone."""
-        if self._jobs:
-            return True
+        if self._jobs or self._background:
+            return True  # a program that serves is not to wait for a compile in it
         per_launcher = LAUNCHER_MS if is_per_signature(self._prefetch.device.backend) else 0
         alone = sum((p.variant.compile_ms or COMPILE_MS) + per_launcher for p in missing) / 1000
         if self._budget is not None and alone > self._budget / 2:

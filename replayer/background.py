@@ -61,6 +61,7 @@ class Background:
         """Begin nothing more, and end what compiles in other processes."""
         self._stopping.set()
         if self.alive and threading.current_thread() is not self._thread:
+            self._captures.wake()
             self._ahead.abandon()
             self._thread.join(PATIENCE)
 
@@ -72,19 +73,28 @@ class Background:
                 index = self._ahead.next(self._work)
                 if self._stopping.is_set():
                     break
-                planned, shapes = self._work.pop(index)
-                with self._captures.apart(), self._serial.of(planned.fn):
-                    self._replace(self._warm(planned, shapes))
+                with self._captures.apart(self._stopping.is_set):
+                    if self._stopping.is_set():
+                        break
+                    planned, shapes = self._work.pop(index)
+                    with self._serial.of(planned.fn):
+                        self._replace(self._warm(planned, shapes))
                 done += 1
         except Exception as error:
             LOGGER.warning("what was over budget is not finished: %s: %s", type(error).__name__, error)
         finally:
             self._captures.uninstall()
             self._serial.uninstall()
-            self._finish()
             atexit.unregister(self.stop)
+            self._close()
         words = "in the background: %d variants, %d are left; in all, %s"
         LOGGER.info(words, done, len(self._work), self._report.summary())
+
+    def _close(self) -> None:
+        try:
+            self._finish()
+        except Exception as error:
+            LOGGER.warning("the end of a replay in the background: %s: %s", type(error).__name__, error)
 
     def _replace(self, result: Result) -> None:
         results = self._report.results

@@ -25,12 +25,21 @@ def restore(choice: Choice, device: str, resolver: Resolver) -> ChoiceResult:
     try:
         _check_device(choice, device)
         fns, around = resolver.kernels(choice.kernel), resolver.wrappers(choice.kernel)
-        found = [_restore(choice, resolver, fn, tuners.find(around, fn)) for fn in fns]
     except Absent:
         raise
     except Unresolved as reason:
         return ChoiceResult(choice, False, str(reason))
-    return found[0]
+    found, reasons = [], []
+    for fn in fns:
+        try:
+            found.append(_restore(choice, resolver, fn, tuners.find(around, fn)))
+        except Unresolved as reason:
+            reasons.append(reason)
+    if found:
+        return found[0]
+    if isinstance(reasons[0], Absent):
+        raise reasons[0]
+    return ChoiceResult(choice, False, str(reasons[0]))
 
 
 def restore_in(choice: Choice, device: str, resolver: Resolver, tuner: Any) -> ChoiceResult:

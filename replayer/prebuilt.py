@@ -38,7 +38,7 @@ def settle(cache: str) -> str:
             *(cache, error),
         )
         return cache
-    os.environ["TRITON_CACHE_DIR"] = str(upper)
+    place.use(str(upper))
     LOGGER.info("the cache %s cannot be written; its %d entries are used by way of %s", cache, count, upper)
     return str(upper)
 
@@ -55,14 +55,13 @@ def read_only(cache: str) -> Iterator[str]:
     before = os.environ.get("TRITON_CACHE_DIR")
     with tempfile.TemporaryDirectory(prefix="jitreplay-") as folder:
         place.layer(cache, folder)
-        os.environ["TRITON_CACHE_DIR"] = folder
+        place.use(folder)
         try:
             yield folder
         finally:
+            place.use(cache)
             if before is None:
                 del os.environ["TRITON_CACHE_DIR"]
-            else:
-                os.environ["TRITON_CACHE_DIR"] = before
 
 
 def is_writable(cache: str) -> bool:
@@ -75,8 +74,8 @@ def is_writable(cache: str) -> bool:
 
 def kept(cache: str) -> str:
     """Return in one line where what is compiled is kept, if that is not the cache that the user named, else ""."""
-    name = Path(cache).name
-    return f"compiled into {cache}, since the cache itself cannot be written" if name.startswith(_OVER) else ""
+    beneath = place.beneath(cache)
+    return f"compiled into {cache}, since the cache {beneath} cannot be written" if beneath else ""
 
 
 def _upper(cache: str) -> Path:

@@ -86,7 +86,9 @@ class Session:
             self._warmer = Warmer(manifest, resolver, self._listener, self._stage, load, launchers)
             self._absent = plan.absent
             self.waiting = Waiting(resolver, self.report, self._warm_late, self._restore_late)
-            self._ahead = Ahead(manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit, launchers)
+            self._ahead = Ahead(
+                manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit, launchers, background
+            )
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -185,6 +187,8 @@ class Session:
             self._refuse_dropped()
         if capturing():
             reason = "a CUDA graph is being captured: replay before it"
+            if self._strict and todo:
+                raise ReplayError(reason)
             self.report.results.extend(Result(planned.variant, Outcome.SKIPPED, reason) for planned in todo)
             return
         self._listener.install()

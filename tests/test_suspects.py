@@ -120,7 +120,7 @@ def leave(folder: Path, manifest: Manifest) -> None:
     suspects = Suspects(folder / "cache", toolchain(TARGET))
     with suspects.compiling(variant.kernel, variant.digest):
         (note,) = notes(folder)
-        kept = {**json.loads(note.read_text()), "process": 2**22 + 1}
+        kept = json.loads(note.read_text())
     note.with_name("gone.json").write_text(json.dumps(kept))
 
 
@@ -132,18 +132,59 @@ class TestNotes:
             assert (self.KERNEL, "d") not in Suspects(tmp_path, "tools")
         assert not list((tmp_path / ".jitreplay" / "compiling").iterdir())
 
-    def test_one_that_has_its_number_now_is_another(self, tmp_path: Path) -> None:
-        with Suspects(tmp_path, "tools").compiling(self.KERNEL, "d"):
-            (note,) = (tmp_path / ".jitreplay" / "compiling").iterdir()
-            note.write_text(json.dumps({**json.loads(note.read_text()), "started": "1"}))
-            assert (self.KERNEL, "d") in Suspects(tmp_path, "tools")
-            assert (self.KERNEL, "e") not in Suspects(tmp_path, "tools")
-            assert (self.KERNEL, "d") not in Suspects(tmp_path, "other tools")
+    def left(self, folder: Path) -> Path:
+        """Return the note that a process of this kernel left behind."""
+        with Suspects(folder, "tools").compiling(self.KERNEL, "d"):
+            (note,) = (folder / ".jitreplay" / "compiling").iterdir()
+            text = note.read_text()
+        note.write_text(text)
+        return note
+
+    def test_one_that_nobody_keeps_is_suspected_of_its_key_and_toolchain(self, tmp_path: Path) -> None:
+        self.left(tmp_path)
+
+        assert (self.KERNEL, "d") in Suspects(tmp_path, "tools")
+        assert (self.KERNEL, "e") not in Suspects(tmp_path, "tools")
+        assert (self.KERNEL, "d") not in Suspects(tmp_path, "other tools")
+
+    def test_one_that_is_old_is_removed(self, tmp_path: Path) -> None:
+        note = self.left(tmp_path)
+        os.utime(note, (0, 0))
+
+        assert (self.KERNEL, "d") not in Suspects(tmp_path, "tools") and not note.exists()
+
+    def test_one_that_cannot_be_removed_is_no_trouble(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left(tmp_path)
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise PermissionError("another user's")
+
+        suspects = Suspects(tmp_path, "tools")
+        monkeypatch.setattr(Path, "unlink", refuse)
+        suspects.clear(self.KERNEL, "d")
+        assert (self.KERNEL, "d") not in suspects
+
+    def test_a_process_that_ends_by_itself_leaves_none(self, tmp_path: Path) -> None:
+        code = f"""
+        import threading, time
+        from jitreplay.manifest.model import Kernel
+        from jitreplay.replayer.suspects import Suspects
+        begun = threading.Event()
+        def compile():
+            with Suspects({str(tmp_path)!r}, "tools").compiling(Kernel("module", "name", "f"), "d"):
+                begun.set()
+                time.sleep(1000)
+        threading.Thread(target=compile, daemon=True).start()
+        begun.wait()
+        answer(len(list(Suspects({str(tmp_path)!r}, "tools")._folder.iterdir())))
+        """
+        assert program(tmp_path, code) == 1
+        assert not list((tmp_path / ".jitreplay" / "compiling").iterdir())
 
     def test_a_note_that_is_cut_or_foreign_says_nothing(self, tmp_path: Path) -> None:
         folder = tmp_path / ".jitreplay" / "compiling"
         folder.mkdir(parents=True)
-        for name, text in {"1.json": "", "2.json": "{", "3.json": "[]", "4.json": '{"process": "x"}'}.items():
+        for name, text in {"1.json": "", "2.json": "{", "3.json": "[]", "4.json": '{"kernel": 1}'}.items():
             (folder / name).write_text(text)
         (folder / "5.json").mkdir()
 
