@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 import sysconfig
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,6 @@ def write_group(entry: Path, group: Path, names: list[str]) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    scratch = path.with_name(f"{path.name}.tmp.{os.getpid()}")
+    scratch = path.with_name(f"{path.name}.tmp.{os.getpid()}.{threading.get_native_id()}")
     scratch.write_text(text)
     os.replace(scratch, path)

@@ -8,7 +8,10 @@ MANY = 20
 """Equal failures in a row that stop a replay."""
 
 _ADVICE = (
-    ("gpu-name|PTXAS|ptxas", "check that ptxas runs and knows this GPU, or set TRITON_PTXAS_PATH to one that does"),
+    (
+        "gpu-name|PTXAS|ptxas",
+        "check that ptxas runs and knows this GPU, or set TRITON_PTXAS_PATH (and _BLACKWELL_PATH) to one that does",
+    ),
     ("Python\\.h", "install Python's headers (python3-dev)"),
     ("C compiler|gcc|clang|'cc'", "install a C compiler, or set CC to one that works"),
     ("No space left|Disk quota|ENOSPC", "make room in the cache directory, or set JITREPLAY_CACHE to another"),

@@ -188,6 +188,34 @@ class TestCaptures:
         assert events == []
         assert rows == [["skipped", "a CUDA graph is being captured: replay before it"]] * 2
 
+    def test_a_strict_one_raises(self, tmp_path: Path, everything: Manifest) -> None:
+        path = save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
+        code = f"""
+        import jitreplay.replayer.session as session
+        session.capturing = lambda: True
+        try:
+            jitreplay.replay({str(path)!r}, allow=("kernels",), strict=True)
+        except session.ReplayError as error:
+            answer(str(error))
+        """
+        assert program(tmp_path, code) == "a CUDA graph is being captured: replay before it"
+
+    def test_a_thread_that_waits_for_the_end_of_one_can_be_stopped(self, captures: Captures) -> None:
+        stopping, found = threading.Event(), []
+
+        def work() -> None:
+            with captures.apart(stopping.is_set):
+                found.append(stopping.is_set())
+
+        Graph().capture_begin()
+        thread = threading.Thread(target=work)
+        thread.start()
+        stopping.set()
+        captures.wake()
+        thread.join(WAIT)
+        assert found == [True]
+        Graph().capture_end()
+
     def test_without_a_gpu_nothing_is_captured(self) -> None:
         assert not capture.capturing()
 

@@ -241,6 +241,13 @@ class TestDiff:
             "+ choice of engine.ops.copy for (5) on NVIDIA A100: none -> BLOCK=32",
             "~ choice of engine.ops.copy for (5) on NVIDIA H200: BLOCK=32 -> BLOCK=64",
         ]
+        other = msgspec.structs.replace(COPY, fingerprint="other")
+        two = [
+            (choice(32), msgspec.structs.replace(choice(block), kernel=other))  # two sources of one name
+            for block in (64, 128)
+        ]
+        a, b = (saved(tmp_path / f"two {n}", manifest(variant(7), choices=found)) for n, found in enumerate(two))
+        assert "BLOCK=64 -> BLOCK=128" in jitreplay("diff", a, b).output
         assert json.loads(gone.stdout)["choices"] == [
             {"kernel": "engine.ops.copy", "key": [5], "device": "NVIDIA H200", "from": "BLOCK=32", "to": None}
         ]

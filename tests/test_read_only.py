@@ -67,10 +67,11 @@ class Place:
             os.truncate(entry, 100)
         return self.full
 
-    def boot(self, cache: Path, **variables: str) -> Any:
+    def boot(self, cache: Path, first: str = "", **variables: str) -> Any:
         """Return what a server says that can write neither the cache nor what the test took the right from."""
         script, out = self.folder / "server.py", self.folder / "answer.json"
-        script.write_text(PRELUDE.format(target=TARGET, answer=str(out)) + CODE.format(manifest=str(self.manifest)))
+        start = PRELUDE.format(target=TARGET, answer=str(out))
+        script.write_text(start + first + CODE.format(manifest=str(self.manifest)))
         out.touch()
         settings = {"TRITON_CACHE_DIR": str(cache), "HOME": str(self.home), "XDG_CACHE_HOME": "", **variables}
         for path in (*cache.glob("**"), *([cache] if cache.exists() else [])):
@@ -131,6 +132,44 @@ def test_the_next_boot_finds_that_too(place: Place) -> None:
 
     assert [outcome for outcome, _ in results] == ["cached"] * 3
     assert "compile" not in events and raised == [] and later == []
+
+
+def test_one_that_its_maker_did_not_finish_is_made_elsewhere(place: Place) -> None:
+    (group, *_) = sorted(place.full.glob("*/__grp__unused.json"))
+    group.unlink()
+
+    _, results, _, raised, _, later, _ = place.boot(place.full)
+
+    assert [outcome for outcome, _ in results] == ["cached", "cached", "compiled"] and raised == [] and later == []
+
+
+def test_a_knob_that_the_program_set_is_followed(place: Place) -> None:
+    cache = place.cache("part")
+    code = f"triton.knobs.cache.dir = {str(cache)!r}\n"
+
+    _, results, _, raised, _, later, _ = place.boot(cache, first=code, TRITON_CACHE_DIR="")
+
+    assert [outcome for outcome, _ in results] == ["cached", "cached", "compiled"] and raised == [] and later == []
+
+
+def test_ranks_that_layer_it_at_once_agree(tmp_path: Path) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    from jitreplay.jit.place import layer
+
+    lower, upper = tmp_path / "lower", tmp_path / "upper"
+    for number in range(300):
+        entry = lower / f"ENTRY{number}"
+        entry.mkdir(parents=True)
+        (entry / "__grp__k.json").write_text('{"child_paths": {}}')
+    for _ in range(5):
+        upper.mkdir()
+        for number in range(50):
+            (upper / f"GONE{number}").symlink_to(tmp_path / "nowhere")
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(lambda _: layer(lower, upper), range(4))) == [300] * 4
+        assert len([path for path in upper.iterdir() if path.is_symlink()]) == 300
+        shutil.rmtree(upper)
 
 
 def test_an_entry_that_went_from_beneath_is_no_trouble(place: Place) -> None:

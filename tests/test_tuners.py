@@ -342,6 +342,58 @@ class TestRestoring:
         assert sorted(c.reason for c in report.choices) == ["", "the live choice differs and was kept"]
 
 
+class TestDatabase:
+    """A tuner whose choices lie in no dict: they are recorded and restored, and the database is not written."""
+
+    @pytest.fixture(autouse=True)
+    def fresh(self) -> Iterator[None]:
+        from kernels.tuned import Kept
+
+        Kept.shared.clear()
+        yield
+        Kept.shared.clear()
+
+    def test_choices_are_recorded_restored_and_kept_out_of_it(self, lab: Lab) -> None:
+        from kernels.tuned import Clock, Kept, tuner
+
+        manifest = lab.record(lambda: tuner(Clock(3, 1, 2), cls=Kept))
+        assert blocks(manifest) == [32, 32] and Kept.shared.pop("database").rows() == 2
+        for later in (False, True):
+            clock = Clock(1, 2, 3)
+            with lab.boot():
+                early = None if later else tuner(clock, cls=Kept)
+                report = jitreplay.replay(manifest)
+                made = early or tuner(clock, cls=Kept)
+                launch(made)
+                assert made.cache.rows() == 0 and made.cache.get("nothing", 1) == 1
+                launch(made, (7,))
+                assert made.cache.rows() == 1  # its own
+            assert clock.calls == 3 and all(c.restored for c in report.choices)
+            Kept.shared.clear()
+
+    def test_what_it_held_before_is_recorded_when_it_is_used(self, lab: Lab) -> None:
+        from kernels.tuned import Clock, Kept, tuner
+
+        with lab.boot():
+            launch(tuner(Clock(3, 1, 2), cls=Kept))
+        clock = Clock(1, 2, 3)
+        manifest = lab.record(lambda: tuner(clock, cls=Kept))
+
+        assert clock.calls == 0 and blocks(manifest) == [32, 32]
+
+    def test_a_recorder_leaves_it_as_it_was(self, lab: Lab) -> None:
+        from kernels.tuned import Clock, Database, Kept, tuner
+
+        with lab.boot() as folder:
+            made = tuner(Clock(3, 1, 2), cls=Kept)
+            for number in range(2):
+                with jitreplay.Recorder(folder / f"recording-{number}"):
+                    launch(made)
+                    assert type(made.cache) is not Database
+                assert type(made.cache) is Database
+            assert blocks(merged(folder / "recording-0")) == blocks(merged(folder / "recording-1")) == [32, 32]
+
+
 class TestMadeLater:
     """A function makes the autotuner after the replay: its choices are restored before it first looks for one."""
 
@@ -378,6 +430,49 @@ class TestMadeLater:
 
         assert same.calls == 0 and other.calls == 6  # another source tunes for itself
         assert all(c.restored for c in report.choices)
+
+    def test_a_run_that_was_taken_from_one_works_as_ever(self, lab: Lab) -> None:
+        import copy
+        import inspect
+        from functools import partial
+
+        import torch
+        from kernels.tuned import Clock, tuner
+        from triton.runtime.autotuner import Autotuner
+
+        signature = inspect.signature(Autotuner.__init__)
+        manifest = lab.record(lambda: tuner(Clock(3, 1, 2)))
+        clock = Clock(1, 2, 3)
+        with lab.boot():
+            jitreplay.replay(manifest)
+            assert inspect.signature(Autotuner.__init__) == signature
+            run = tuner(clock).run  # nothing else holds the tuner
+            held = partial(run, grid=(1,), warmup=False)
+            for _ in range(2):
+                held(torch.zeros(16), 5)
+                run(torch.zeros(16), 16, grid=(1,), warmup=False)
+            made = tuner(clock)
+            twin = copy.copy(made)
+            launch(made)
+            launch(twin)
+
+        assert clock.calls == 0
+
+    def test_a_kernel_without_a_tuner_keeps_the_others_from_nothing(self, lab: Lab) -> None:
+        """Two kernels of one source, one of them bare."""
+        from kernels import tuned
+
+        manifest = lab.record(lambda: tuned.made(tuned.Clock(3, 1, 2)))
+        for bare_first in (True, False):
+            clock = tuned.Clock(1, 2, 3)
+            with lab.boot():
+                before = tuned.bare() if bare_first else None
+                made = tuned.made(clock)
+                after = None if bare_first else tuned.bare()
+                report = jitreplay.replay(manifest)
+                launch(made)
+                assert before or after
+            assert clock.calls == 0 and all(c.restored for c in report.choices)
 
     @pytest.mark.parametrize("recorder_first", [False, True])
     def test_beside_a_recorder(self, lab: Lab, recorder_first: bool) -> None:

@@ -50,16 +50,50 @@ def tuner(clock: Clock, configs: Any = None, cls: Any = None, fn: Any = kernel, 
     return made(fn, fn.arg_names, given, ["n"], *_hooks(options), do_bench=clock, **options)
 
 
-def made(clock: Clock, step: int = 1) -> Any:
-    """Return an autotuner over a kernel that is made here, beneath heuristics."""
+def bare(step: int = 1) -> Any:
+    """Return a kernel that is made here."""
     add = tl.constexpr(step)
 
-    @triton.heuristics({"EVEN": lambda arguments: arguments["n"] % 2 == 0})
     @triton.jit
     def inner(x, n, C: tl.constexpr, EVEN: tl.constexpr):
         tl.store(x, n + add)
 
-    return tuner(clock, fn=inner)
+    return inner
+
+
+def made(clock: Clock, step: int = 1) -> Any:
+    """Return an autotuner over such a kernel, above heuristics."""
+    even = {"EVEN": lambda arguments: arguments["n"] % 2 == 0}
+    return tuner(clock, fn=triton.heuristics(even)(bare(step)))
+
+
+class Database:
+    """A cache of choices that is no dict, as FlagGems' tuners have. `asked` are the keys of its own choices."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Any, Any] = {}
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._rows
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._rows[key]
+
+    def __setitem__(self, key: Any, config: Any) -> None:
+        self._rows[key] = config
+
+    def rows(self) -> int:
+        return len(self._rows)
+
+
+class Kept(Autotuner):
+    """A subclass that keeps its choices in a database."""
+
+    shared: dict[str, Database] = {}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.cache = self.shared.setdefault("database", Database())  # type: ignore[assignment]
 
 
 def _hooks(options: dict[str, Any]) -> tuple[Any, Any]:
