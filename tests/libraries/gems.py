@@ -31,8 +31,8 @@ TWO = (
 )
 
 NOT_LAUNCHED = {
-    "`copysign_func_kernel_rank_1`": "its module's name is a hash that holds an address, another in each process, so that "
-    "no replay can know it: each boot's first launch compiles it",
+    "`copysign_func_kernel_rank_1`": "its module's name is a hash that holds an address, another in each process, so "
+    "that no replay can know it: each boot's first launch compiles it",
 }
 
 
