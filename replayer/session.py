@@ -9,19 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..jit import disk
-from ..jit.bind import injected
 from ..jit.capture import capturing
-from ..jit.environment import live_target, tuned_on, variables
-from ..jit.internals import internals
+from ..jit.environment import live_target, tuned_on
 from ..jit.listener import Listener
 from ..jit.memory import used
 from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.derivation import Survivors
 from ..manifest.errors import JitreplayError
-from ..manifest.model import Choice, Environment, Manifest
+from ..manifest.model import Choice, Manifest
 from .ahead import OVER, Ahead
 from .background import Background
 from .choices import may_come_again, restore, restore_in
+from .drift import drift
 from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, ChoiceResult, Outcome, Report, Result, said
 from .plan import ELSEWHERE, Planned, make_plan
@@ -307,21 +306,3 @@ class Session:
         also = "; ".join(f"{r.outcome.value} {r.reason}".strip() for r in held)
         reason = f"{first.outcome.value} {first.reason}".strip() + f"; and, as this configuration may launch it: {also}"
         return Result(planned.variant, Outcome.AMBIGUOUS, reason, loaded=all(r.loaded for r in (first, *held)))
-
-
-def drift(environments: Iterable[Environment]) -> list[str]:
-    """Return what differs between the recording and here and enters keys or binaries.
-
-    Triton, target, environment variables, and the options that Triton itself adds to each launch (debug and the like).
-    """
-    backend, arch, _ = live_target()
-    found: list[str] = []
-    added = {f"option {name}": str(value) for name, value in injected(None).items()}
-    here = {"Triton": internals().version, "target": f"{backend}:{arch}", **variables(), **added}
-    for environment in environments:
-        there = {"Triton": environment.triton, "target": environment.target, **environment.variables}
-        there |= {f"option {name}": value for name, value in environment.injected.items()}
-        for name in sorted({*here, *there}, key=lambda n: (n not in ("Triton", "target"), n)):
-            if there.get(name) != here.get(name):
-                found.append(f"{name}: {there.get(name, 'unset')} -> {here.get(name, 'unset')}")
-    return list(dict.fromkeys(found))
