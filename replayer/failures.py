@@ -18,7 +18,11 @@ _ADVICE = (
     ("Read-only|Permission denied", "make the cache directory writable, or set JITREPLAY_CACHE to one that is"),
     ("noexec|failed to map segment", "move the cache directory to a file system that allows programs (not noexec)"),
     ("libcuda", "install the driver's libcuda.so.1, or run ldconfig"),
-    ("memory|SIGKILL", "give the boot more memory, or fewer workers by JITREPLAY_JOBS"),
+    (
+        "image is invalid|no kernel image|unsupported toolchain",
+        "update the driver: it is older than this Triton's ptxas",
+    ),
+    ("[Mm]emory|bad_alloc|SIGKILL", "give the boot more memory, or fewer workers by JITREPLAY_JOBS"),
 )
 
 
