@@ -2,6 +2,8 @@
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from jitreplay.jit.capture import Captures
@@ -34,16 +36,33 @@ def in_child(work: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@contextmanager
+def holding(*contexts: Any) -> Iterator[None]:
+    """Have a thread be within these contexts meanwhile."""
+    release, held = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context)
+            held.set()
+            release.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        yield
+    finally:
+        release.set()
+        thread.join()
+
+
 def test_what_a_thread_holds_is_free_in_a_forked_child() -> None:
-    serial, captures, release, held = Serial(), Captures(Graph), threading.Event(), threading.Event()
+    serial, captures = Serial(), Captures(Graph)
     serial.install()
     captures.install()
     wrapped, fn = internals().JITFunction._do_compile, object()
-
-    def hold() -> None:
-        with captures.apart(), serial.of(fn), serial._loading:
-            held.set()
-            release.wait()
 
     def child() -> None:
         assert Graph().capture_begin() == "begun"
@@ -53,14 +72,10 @@ def test_what_a_thread_holds_is_free_in_a_forked_child() -> None:
         serial.uninstall()
         captures.uninstall()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
     try:
-        assert in_child(child) == 0
+        with holding(captures.apart(), serial.of(fn), serial._loading):
+            assert in_child(child) == 0
     finally:
-        release.set()
-        thread.join()
         serial.uninstall()
         captures.uninstall()
     assert internals().JITFunction._do_compile is not wrapped
@@ -69,23 +84,10 @@ def test_what_a_thread_holds_is_free_in_a_forked_child() -> None:
 def test_a_thread_that_changes_hooks_holds_up_no_child() -> None:
     from jitreplay.jit import internals as module
 
-    release, held = threading.Event(), threading.Event()
-
-    def hold() -> None:
-        with module._hooks:
-            held.set()
-            release.wait()
-
     def child() -> None:
         found = Serial()
         found.install()
         found.uninstall()
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
+    with holding(module._hooks):
         assert in_child(child) == 0
-    finally:
-        release.set()
-        thread.join()
