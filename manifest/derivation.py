@@ -6,6 +6,7 @@ of 16 equals a block size of 16. The other variants of the kernel remove those t
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ MOST = 64
 _CALL = re.compile(r"(size|stride)\(([^,()]+),(\d+)\)")
 
 
+@functools.lru_cache(4096)
 def parse(text: str) -> tuple[str, str, int]:
     """Return (kind, name, dimension): kind is "size", "stride" or "setting" (dimension 0)."""
     match = _CALL.fullmatch(text)

@@ -56,10 +56,11 @@ def make_plan(manifest: Manifest, backend: str, resolver: Resolver, rank: str = 
     """
     plan = Plan()
     stages = known_stages(manifest)
+    prints: dict[int, str] = {}
     for variant in order(manifest.variants, rank):
         try:
             applies(manifest, variant, backend, rank, stages)
-            plan.todo.append(planned(variant, resolver))
+            plan.todo.append(planned(variant, resolver, prints))
         except Absent as reason:
             plan.absent.append((variant, str(reason)))
         except Unresolved as reason:
@@ -93,11 +94,17 @@ def applies(manifest: Manifest, variant: Variant, backend: str, rank: str, stage
         raise Unresolved(reason)
 
 
-def planned(variant: Variant, resolver: Resolver) -> Planned:
-    """Plan one variant. Raises Unresolved, Absent where its kernel may yet come."""
+def planned(variant: Variant, resolver: Resolver, prints: dict[int, str] | None = None) -> Planned:
+    """Plan one variant. Raises Unresolved, Absent where its kernel may yet come.
+
+    `prints` are the fingerprints of live kernels that one pass has taken, by id.
+    """
     fn, *twins = resolver.kernels(variant.kernel)
     check_parameters(variant, fn)
-    return Planned(variant, fn, resolver.fingerprint(fn) != variant.kernel.fingerprint, tuple(twins))
+    known = {} if prints is None else prints
+    if id(fn) not in known:
+        known[id(fn)] = resolver.fingerprint(fn)
+    return Planned(variant, fn, known[id(fn)] != variant.kernel.fingerprint, tuple(twins))
 
 
 def check_parameters(variant: Variant, fn: Any) -> None:
