@@ -250,7 +250,7 @@ def _print(report: Report, as_json: bool, tail: str = "") -> None:
 
 
 def _print_text(report: Report, tail: str) -> None:
-    for line in (*(f"differs from the recording: {line}" for line in report.drift), *report.notes):
+    for line in report.remarks:
         note(line)
     if report.stopped:
         note(f"stopped: {report.stopped}")

@@ -239,7 +239,7 @@ class WorkerSession:
     def _report(self) -> None:
         assert self._replay is not None
         report = self._replay.report
-        for line in (*(f"differs from the recording: {line}" for line in report.drift), *report.notes):
+        for line in report.remarks:
             LOGGER.info("%s", line)
         LOGGER.log(20 if report.warm else 30, "%s", report.summary())
         for result in report.results:

@@ -7,15 +7,13 @@ default mode fails when another thread loads a module meanwhile.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .internals import changes_hooks, live
+from .internals import changes_hooks, live, renew_in_children
 
 
 def capturing() -> bool:
@@ -27,19 +25,16 @@ def capturing() -> bool:
         return False  # a torch without CUDA
 
 
-_all: weakref.WeakSet[Captures] = weakref.WeakSet()
-
-
 class Captures:
     """Keeps a background thread's work and captures of other threads apart, while it is installed."""
 
     def __init__(self, graph: Any = None) -> None:
         self._graph = graph
         self._wrapped: dict[str, tuple[Any, Any]] = {}
-        self._renew()
-        _all.add(self)
+        self.renew()
+        renew_in_children(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Be off, with nothing under way: in a forked child, the threads that were at work are not there."""
         self._changed = threading.Condition()
         self._under_way, self._busy, self._on = 0, False, False
@@ -114,11 +109,3 @@ class Captures:
         with self._changed:
             self._under_way = max(0, self._under_way - 1)
             self._changed.notify_all()
-
-
-def _renew_all() -> None:
-    for captures in list(_all):
-        captures._renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ..manifest.errors import JitreplayError
 
@@ -74,12 +75,29 @@ def changes_hooks(method: Method) -> Method:
     return alone  # type: ignore[return-value]
 
 
-def _renew_lock() -> None:
+class Renewable(Protocol):
+    """What has locks, which in a forked child nobody holds: the threads that did are not there."""
+
+    def renew(self) -> None:
+        """Be as new."""
+
+
+_renewable: weakref.WeakSet[Renewable] = weakref.WeakSet()
+
+
+def renew_in_children(thing: Renewable) -> None:
+    """Have a thing renewed in every process that is forked from this one."""
+    _renewable.add(thing)
+
+
+def _renew() -> None:
     global _hooks
-    _hooks = threading.RLock()  # in a forked child: the thread that had it is not there
+    _hooks = threading.RLock()
+    for thing in list(_renewable):
+        thing.renew()
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew)
 
 
 def live(function: Any) -> Any:

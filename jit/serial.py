@@ -6,16 +6,12 @@ Triton itself lets two threads compile one key at once, and load one binary twic
 from __future__ import annotations
 
 import functools
-import os
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .internals import changes_hooks, internals, live
-
-_all: weakref.WeakSet[Serial] = weakref.WeakSet()
+from .internals import changes_hooks, internals, live, renew_in_children
 
 
 class Serial:
@@ -23,10 +19,10 @@ class Serial:
 
     def __init__(self) -> None:
         self._wrapped: list[tuple[Any, str, Any, Any]] = []
-        self._renew()
-        _all.add(self)
+        self.renew()
+        renew_in_children(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
         """Be off, with locks that nobody has: in a forked child, the thread that had them is not there."""
         self._on = False
         self._guard, self._loading = threading.Lock(), threading.RLock()
@@ -88,11 +84,3 @@ class Serial:
                 return original(kernel)
 
         return _init_handles
-
-
-def _renew_all() -> None:
-    for serial in list(_all):
-        serial._renew()
-
-
-os.register_at_fork(after_in_child=_renew_all)

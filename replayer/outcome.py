@@ -89,6 +89,11 @@ class Report(msgspec.Struct):
         """Whether every variant is warm: its first launch will not compile."""
         return not self.error and not any(result.outcome in NOT_WARM for result in self.results)
 
+    @property
+    def remarks(self) -> list[str]:
+        """What is worth knowing of the whole, a line each: drift, then notes."""
+        return [*(f"differs from the recording: {line}" for line in self.drift), *self.notes]
+
     def summary(self) -> str:
         """Return one line for a log."""
         if self.error:

@@ -68,7 +68,7 @@ def replay(
         if strictly:
             raise
         report = Report(error=str(error))
-    for line in (*(f"differs from the recording: {line}" for line in report.drift), *report.notes):
+    for line in report.remarks:
         LOGGER.info("%s", line)
     LOGGER.log(logging.INFO if report.warm else logging.WARNING, "%s", report.summary())
     return report
