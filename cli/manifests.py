@@ -211,12 +211,10 @@ def _print_diff(found: diff.Diff) -> None:
     for sign, variants in (("+", found.added), ("-", found.removed)):
         for variant in variants:
             say(f"{sign} {variant.kernel.name} {variant.digest[:8]}  {_in_short(variant)}")
-    for was, now in found.choices:
-        either = was or now
-        if either is not None:
-            sign = "+" if was is None else "-" if now is None else "~"
-            place = f"{either.kernel.name} for {words.texts(either.key)} on {either.device or 'an unnamed device'}"
-            say(f"{sign} choice of {place}: {diff.winner(was)} -> {diff.winner(now)}")
+    for change in found.choices:
+        choice, sign = change.choice, "+" if change.before is None else "-" if change.after is None else "~"
+        place = f"{choice.kernel.name} for {words.texts(choice.key)} on {choice.device or 'an unnamed device'}"
+        say(f"{sign} choice of {place}: {change.before or 'none'} -> {change.after or 'none'}")
 
 
 def _shown(value: Any) -> str:

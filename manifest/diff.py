@@ -22,6 +22,14 @@ class Change(msgspec.Struct):
     args: list[tuple[str, Argument, Argument]]
 
 
+class ChoiceChange(msgspec.Struct):
+    """The config of one key of an autotuner on one device model, in words; None where none was made."""
+
+    choice: Choice
+    before: str | None
+    after: str | None
+
+
 class Diff(msgspec.Struct):
     """Differences from one manifest to another; empty lists where there are none."""
 
@@ -32,8 +40,7 @@ class Diff(msgspec.Struct):
     added: list[Variant] = []
     removed: list[Variant] = []
     changed: list[Change] = []
-    choices: list[tuple[Choice | None, Choice | None]] = []
-    """Choices of one key of an autotuner on one device model: before and after, None where there was none."""
+    choices: list[ChoiceChange] = []
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)
@@ -59,9 +66,9 @@ def diff(before: Manifest, after: Manifest) -> Diff:
     both = {k.fingerprint for k in before.kernels} & {k.fingerprint for k in after.kernels}
     made, make = _choices(before, both), _choices(after, both)
     for name in sorted({*made, *make}):
-        was, now = made.get(name), make.get(name)
-        if was is None or now is None or winner(was) != winner(now):
-            out.choices.append((was, now))
+        was, now = (winner(found[name]) if name in found else None for found in (made, make))
+        if was != now:
+            out.choices.append(ChoiceChange(made.get(name) or make[name], was, now))
     return out
 
 
@@ -73,10 +80,8 @@ def _choices(manifest: Manifest, both: set[str]) -> dict[tuple[str, str, str, st
     }
 
 
-def winner(choice: Choice | None) -> str:
-    """Return a choice's config in words, options after the kernel's arguments; "none" where there is no choice."""
-    if choice is None:
-        return "none"
+def winner(choice: Choice) -> str:
+    """Return a choice's config in words, options after the kernel's arguments."""
     return ", ".join(f"{name}={words.text(value)}" for name, value in (*choice.kwargs, *choice.options))
 
 
@@ -195,15 +200,13 @@ def as_data(found: Diff) -> dict[str, Any]:
         },
         "choices": [
             {
-                "kernel": either.kernel.name,
-                "key": [words.plain(value) for value in either.key],
-                "device": either.device,
-                "from": None if was is None else winner(was),
-                "to": None if now is None else winner(now),
+                "kernel": c.choice.kernel.name,
+                "key": [words.plain(value) for value in c.choice.key],
+                "device": c.choice.device,
+                "from": c.before,
+                "to": c.after,
             }
-            for was, now in found.choices
-            for either in [was or now]
-            if either is not None
+            for c in found.choices
         ],
     }
 
