@@ -1,8 +1,9 @@
 """What a boot costs, as ratios of one run: compile children against serial and threads; prefetch; second boots.
 
-    python benchmarks/boot.py [--variants 24] [--jobs 2] [--target cuda:90]
+    python benchmarks/boot.py [--variants 24] [--jobs 2] [--target cuda:90] [--rounds 3]
 
-Every boot is a fresh process with its own Triton cache. On a headless target, binaries are not loaded.
+Every boot is a fresh process with its own Triton cache. On a headless target, binaries are not loaded. With rounds,
+each figure is the median of so many boots, one of each kind after the other.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PATH = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+BEYOND, SECOND = ", beyond their start", "second boot"
 
 KERNELS = """
 import triton
@@ -129,39 +133,50 @@ class Bench(Boots):
         self.command("merge", self.folder / "journals", "-o", self.manifest)
 
 
+def one_round(bench: Bench, number: int, jobs: list[int], threads: bool) -> dict[str, float]:
+    """Run one boot of each kind; return their seconds by what they are called."""
+    found = {"serial": bench.boot("serial", f"serial.{number}")["seconds"]}
+    for count in jobs:
+        boot = bench.boot("replay", f"children{count}.{number}", argument=count)
+        found[f"children, {count} jobs"] = boot["seconds"]
+        if start := boot["stages"].get("helper_start"):
+            found[f"children, {count} jobs{BEYOND}"] = boot["seconds"] - start
+        if threads:
+            found[f"threads, {count}"] = bench.boot("threads", f"threads{count}.{number}", argument=count)["seconds"]
+    found[SECOND] = bench.boot("replay", f"serial.{number}", argument=0)["seconds"]
+    return found
+
+
 def main() -> None:
     """Run all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variants", type=int, default=24)
     parser.add_argument("--jobs", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--target", default="cuda:90", help="a headless target, or `live`")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--threads", action=argparse.BooleanOptionalAction, default=True, help="also Triton's threads")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), chosen.target, chosen.variants)
         start = time.perf_counter()
         bench.record()
         print(f"{chosen.variants} matmul variants, {chosen.target}, {len(os.sched_getaffinity(0))} cores")
-        print(f"recorded in {time.perf_counter() - start:.1f} s")
-        serial = bench.boot("serial", "serial")["seconds"]
-        rows: list[tuple[str, float]] = [("serial", serial)]
-        for jobs in chosen.jobs:
-            found = bench.boot("replay", f"children{jobs}", argument=jobs)
-            rows.append((f"children, {jobs} jobs", found["seconds"]))
-            if start := found["stages"].get("helper_start"):
-                rows.append((f"children, {jobs} jobs, beyond their start of {start:.1f} s", found["seconds"] - start))
-            rows.append((f"threads, {jobs}", bench.boot("threads", f"threads{jobs}", argument=jobs)["seconds"]))
-        first = bench.boot("prefetch", "ahead", argument=20)
-        rows.append(("replay after a prefetch behind 20 s of loading", first["seconds"]))
-        second = bench.boot("replay", "ahead", argument=0)["seconds"]
-        rows.append(("second boot", second))
-        print("without what a second boot costs too (driver, binding, loading):")
-        for name, seconds in rows:
-            if "beyond" in name:
-                net = max(seconds - second, 1e-3)
-                print(f"  {name:48} {net:7.2f} s  {(serial - second) / net:6.2f}x")
-        print("all, against serial:")
-        for name, seconds in rows:
-            print(f"{name:50} {seconds:7.2f} s  {serial / max(seconds, 1e-3):6.2f}x")
+        print(f"recorded in {time.perf_counter() - start:.1f} s", flush=True)
+        rounds = [one_round(bench, number, chosen.jobs, chosen.threads) for number in range(chosen.rounds)]
+        ahead = bench.boot("prefetch", "ahead", argument=20)["seconds"]
+    seconds = {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    serial, second = seconds["serial"], seconds[SECOND]
+    print(f"all, against serial; medians of {chosen.rounds}, and their spread:")
+    for name, median in seconds.items():
+        each = [found[name] for found in rounds]
+        spread = f"{min(each):.2f} to {max(each):.2f}"
+        print(f"  {name:50} {median:7.2f} s  {serial / max(median, 1e-3):6.2f}x  {spread}")
+    print(f"  replay after a prefetch behind 20 s of loading, once: {ahead:.2f} s, {serial / ahead:.2f}x")
+    print("without what a second boot costs too (driver, binding, loading):")
+    for name, median in seconds.items():
+        if BEYOND in name:
+            net = max(median - second, 1e-3)
+            print(f"  {name:50} {net:7.2f} s  {(serial - second) / net:6.2f}x")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,20 @@ out = torch.zeros(64, 64, device=device)
 def launch(n):
     boot_kernels.matmul[(1, 1)](x, x, out, 64, 64, 64, BLOCK=(32, 64)[n % 2], DEPTH=32, SEED=n)
 
+modules = [0, 0.0]  # what the driver's own load of a module costs
+utils = triton.runtime.driver.active.utils
+load_binary = utils.load_binary
+
+def timed(*args):
+    begun = time.perf_counter()
+    try:
+        return load_binary(*args)
+    finally:
+        modules[:] = modules[0] + 1, modules[1] + time.perf_counter() - begun
+
+utils.load_binary = timed
 start = time.perf_counter()
-report, late = None, 0.0
+report = None
 if mode == "keys":  # recorded without the compiler: what was launched is what a server launches
     sys.path.insert(0, os.environ["BOOT_TESTS"])
     from kernels import uncompiled
@@ -61,13 +73,14 @@ elif mode == "replay":
         start = time.perf_counter()
     report = jitreplay.replay(path, allow=("boot_kernels",), jobs=int(jobs))
 ready = time.perf_counter()
+loaded = tuple(modules)
 slowest = 0.0
 for n in range(0 if mode in ("keys", "spec") else count):
     begun = time.perf_counter()
     launch(n)
     slowest = max(slowest, time.perf_counter() - begun)
 end = time.perf_counter()
-found = {"boot": ready - start, "serving": end - ready, "slowest": slowest}
+found = {"boot": ready - start, "modules": loaded[1], "serving": end - ready, "slowest": slowest}
 if report is not None:
     found |= {"counts": report.counts, "stages": report.seconds, "memory": report.memory}
 with open(answer, "w") as file:
@@ -75,6 +88,9 @@ with open(answer, "w") as file:
 """
 
 
+SECOND, BEHIND = "again: second boot", "again, behind 3 s of loading"
+BOOTS = 3
+"""Second boots of which the one of middle length is told."""
 ARCHIVED = 1000
 """Variants beyond which no archive is made: it would be compiled a second time."""
 
@@ -92,6 +108,11 @@ class Bench(Boots):
         """Run one boot, after `ahead` seconds of loading behind a prefetch; return what it tells."""
         return self.run(cache, mode, target or self.target, path, count, self.jobs, ahead)
 
+    def _median(self, cache: Path, path: Path, count: int, ahead: float = 0) -> dict[str, Any]:
+        """Return the replay of middle length of so many."""
+        boots = [self.boot("replay", cache, path, count, ahead=ahead) for _ in range(BOOTS)]
+        return sorted(boots, key=lambda found: found["boot"])[BOOTS // 2]
+
     def size(self, count: int, target: str) -> list[tuple[str, dict[str, Any]]]:
         """Return a row for each kind of boot with so many variants; `target` is what they are recorded for."""
         folder = self.folder / str(count)
@@ -100,8 +121,8 @@ class Bench(Boots):
         self.boot("keys", folder / "none", journals, count, target)
         self.command("merge", journals, "-o", manifest)
         rows = [("no cache, replay", self.boot("replay", cache, manifest, count))]
-        rows.append(("again: second boot", self.boot("replay", cache, manifest, count)))
-        rows.append(("again, behind 3 s of loading", self.boot("replay", cache, manifest, count, ahead=3)))
+        rows.append((SECOND, self._median(cache, manifest, count)))
+        rows.append((BEHIND, self._median(cache, manifest, count, ahead=3)))
         shutil.rmtree(cache / ".jitreplay")
         rows.append(("the cache, without our stamp", self.boot("replay", cache, manifest, count)))
         rows.append(("the cache, no manifest: launches find it", self.boot("none", cache, manifest, count)))
@@ -118,8 +139,23 @@ class Bench(Boots):
         return rows
 
 
+def told(count: int, rows: list[tuple[str, dict[str, Any]]]) -> None:
+    """Print the rows of one size."""
+    base = dict(rows)[SECOND]["boot"]
+    for name, found in rows:
+        boot, serving, slowest = found["boot"], found["serving"], found["slowest"]
+        words = (
+            f"boot {boot:7.2f} s ({boot / base:6.2f} of the second boot's, {boot / count * 1000:6.2f} ms a variant, "
+        )
+        words += f"{(boot - found['modules']) / count * 1000:6.2f} beside the driver's load of modules)"
+        counts = " ".join(f"{number} {word}" for word, number in found.get("counts", {}).items())
+        grown = ", ".join(f"{word} {size / 2**20 / count:.2f}" for word, size in found.get("memory", {}).items())
+        counts += f"; MiB a variant: {grown}" if grown else ""
+        print(f"  {name:42} {words}; first launches {serving:7.3f} s, slowest {slowest * 1000:7.1f} ms; {counts}")
+
+
 def main() -> None:
-    """Run all and print a table for each size."""
+    """Run all and print a table for each size, then what each more variant costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[30, 300])
     parser.add_argument("--target", default="cuda:90", help="a headless target, or `live`")
@@ -127,19 +163,20 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=0)
     chosen = parser.parse_args()
     recorded = chosen.recorded if chosen.target == "live" else chosen.target
+    before: tuple[int, dict[str, Any]] | None = None
     for count in chosen.sizes:
         with tempfile.TemporaryDirectory() as folder:
             rows = Bench(Path(folder), chosen.target, chosen.jobs).size(count, recorded)
         print(f"{count} matmul variants, {chosen.target}, {len(os.sched_getaffinity(0))} cores", flush=True)
-        base = rows[1][1]["boot"]
-        for name, found in rows:
-            boot, serving, slowest = found["boot"], found["serving"], found["slowest"]
-            each = boot / count * 1000
-            words = f"boot {boot:7.2f} s ({boot / base:6.2f} of the second boot's, {each:6.2f} ms a variant)"
-            counts = " ".join(f"{number} {word}" for word, number in found.get("counts", {}).items())
-            grown = ", ".join(f"{word} {size / 2**20 / count:.2f}" for word, size in found.get("memory", {}).items())
-            counts += f"; MiB a variant: {grown}" if grown else ""
-            print(f"  {name:42} {words}; first launches {serving:7.3f} s, slowest {slowest * 1000:7.1f} ms; {counts}")
+        told(count, rows)
+        for name in (SECOND, BEHIND):
+            now = dict(rows)[name]
+            if before is not None:
+                size, then = before[0], before[1][name]
+                more, loads = now["boot"] - then["boot"], now["modules"] - then["modules"]
+                each = f"{more / (count - size) * 1000:.2f} ms, {(more - loads) / (count - size) * 1000:.2f}"
+                print(f"  {name}: each variant from {size} to {count}: {each} beside the driver's load of modules")
+        before = count, dict(rows)
 
 
 if __name__ == "__main__":

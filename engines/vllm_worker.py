@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..jit import disk
+from ..jit import triton_hash
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
@@ -67,7 +67,7 @@ class WorkerSession:
     def device_ready(self) -> None:
         """The ranks are known and the runner exists: name them, and hook this worker's own next steps."""
         if self._chosen.manifest:
-            disk.begin_hash()  # while weights load
+            triton_hash.begin()  # while weights load
         self._describe()
         worker = self.worker
         self._around(worker, "determine_available_memory", before=self.early)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import struct
-import sys
-import threading
-from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,39 +31,15 @@ class Entry:
     binary: str = ""
 
 
-_hashing: threading.Thread | None = None
-
-
-def begin_hash() -> None:
-    """Begin Triton's hash of its own files in a thread, where Triton is there: half a second, once a process.
-
-    Most of it is one large file that is read and hashed outside Python's lock (3.6.0 to 3.9.0: `triton_key`).
-    """
-    global _hashing
-    if _hashing is None and "triton.runtime.cache" in sys.modules:
-        _hashing = threading.Thread(target=_hash, name="jitreplay-hash", daemon=True)
-        _hashing.start()
-
-
-def await_hash() -> None:
-    """Wait for what `begin_hash` began: a compile that came sooner would do it a second time."""
-    if _hashing is not None:
-        _hashing.join()
-
-
-def _hash() -> None:
-    from triton.runtime.cache import triton_key
-
-    with suppress(Exception):  # what asks for it next is told
-        triton_key()
-
-
 def warm_up() -> None:
-    """Compute once what every locate needs: Triton's own hash, and the version of the target's assembler."""
+    """Do once what every compile needs first: Triton's own hash, the version of the target's assembler, and Gluon,
+    which Triton imports when it specializes its first argument (3.6.0 to 3.9.0: `native_specialize_impl`).
+    """
     from triton.compiler import make_backend
     from triton.runtime.cache import triton_key
 
     triton_key()
+    import_module("triton.experimental.gluon")
     make_backend(internals().driver.active.get_current_target()).hash()
 
 
@@ -86,6 +61,15 @@ def locate(fn: Any, signature: Any, constexprs: Any, options: Any, attrs: Any) -
     folder = Path(names.knobs.cache.dir) / _base32(digest)
     name = source.name[:150]
     return Entry(digest, str(folder), fault(folder, name, backend.binary_ext, digest), name, backend.binary_ext)
+
+
+def count(cache: str, most: int) -> int:
+    """Return how many entries a cache directory may have, `most` at most; launchers count too."""
+    try:
+        with os.scandir(cache) as found:
+            return sum(1 for _ in itertools.islice(found, most))
+    except OSError:
+        return 0
 
 
 def recheck(entry: Entry) -> str:

@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from ..jit import disk
 from ..jit.launcher import is_per_signature
 from ..jit.live_device import is_headless, live_device
-from ..manifest.model import Manifest, digest
+from ..manifest.model import Manifest, Variant, digest
 from ..manifest.settings import LOGGER
 from .failures import Tally
 from .live import Form
 from .outcome import NOT_WARM, Outcome, Report, Result
 from .plan import Planned
-from .prefetch import BROKEN, Prefetch, usable_cache
+from .prefetch import BROKEN, Prefetch, may_be_sent, usable_cache
 from .warm import Warmer, as_variant, is_recorded_form
 from .width import free_cores
 from .wire import Answer, State
@@ -73,6 +73,22 @@ class Ahead:
         self._kept: list[list[Form]] = []  # `_waits` knows forms by their id
         self._broken: list[tuple[Planned, str, str]] = []
 
+    def begin(self, todo: list[Planned]) -> None:
+        """Start the helper while nothing else can be done yet, where it is sure to be wanted.
+
+        Each key has a folder of the disk cache: of more variants than there are folders, some have none.
+        """
+        if self._prefetch.children is not None or self._stamped:
+            return
+        sent = [p for p in todo if may_be_sent(p.variant.kernel) and not self._is_quarantined(p.variant)]
+        sent.sort(key=lambda p: p.variant.compile_ms or COMPILE_MS)
+        missing = sent[: max(0, len(sent) - disk.count(self._prefetch.cache, len(sent)))]
+        if missing and self._is_worth_it(missing):
+            self._prefetch.start([planned.variant for planned in sent])
+
+    def _is_quarantined(self, variant: Variant) -> bool:
+        return bool(self._prefetch.quarantine.why(variant.kernel, variant.digest))
+
     def prepare(self, work: list[tuple[Planned, list[Form]]]) -> None:
         """Ask the helper for the forms that are missing on disk, if there is one or it is worth starting."""
         missing: list[tuple[Planned, Form, str]] = []
@@ -82,9 +98,10 @@ class Ahead:
                 if (found := self._missing(planned, form)) is not None:
                     missing.append((planned, form, found))
                     self._alone[id(form)] = found
+        sent = [planned for planned, _, _ in missing if may_be_sent(planned.variant.kernel)]
         suspect = any((planned.variant.kernel, key) in self._prefetch.suspects for planned, _, key in missing)
-        if self._prefetch.children is None and missing and (suspect or self._is_worth_it([p for p, _, _ in missing])):
-            self._prefetch.start([planned.variant for planned, _, _ in missing])
+        if self._prefetch.children is None and sent and (suspect or self._is_worth_it(sent)):
+            self._prefetch.start([planned.variant for planned in sent])
         if self._prefetch.children is None:
             return
         for planned, form, key in missing:

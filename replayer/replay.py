@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from ..jit import disk, place
+from ..jit import place, triton_hash
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
@@ -85,7 +85,7 @@ def _replay(
     limit: float | None,
     progress: Progress | None,
 ) -> Report:
-    disk.begin_hash()
+    triton_hash.begin()
     found = _manifest(manifest)
     ahead = prefetching.take(found)
     session = Session(
@@ -127,7 +127,7 @@ def prefetch(
         chosen = settings()
         if chosen.disabled:
             return False
-        disk.begin_hash()
+        triton_hash.begin()
         found = _manifest(manifest or chosen.manifest)
         ahead = prefetching.begin(
             found, allow=(*allow, *chosen.allow), jobs=chosen.jobs if jobs is None else jobs, limit=chosen.limit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ..jit import disk
+from ..jit import triton_hash
 from ..jit.capture import capturing
 from ..jit.environment import live_target, tuned_on
 from ..jit.listener import Listener
@@ -71,7 +71,7 @@ class Session:
         self._left: list[tuple[Planned, list[Form]]] | None = [] if background else None
         self._listener = Listener()
         with self._stage("plan"), self._stage("total"):
-            disk.begin_hash()
+            triton_hash.begin(keep=not cache)
             allow = tuple(allow)
             self._cache = cache or settle(usable_cache())
             resolver = Resolver(allow)
@@ -192,13 +192,14 @@ class Session:
             return
         self._listener.install()
         before = used()
+        deadline = None
+        if self._budget is not None:
+            deadline = time.monotonic() + self._budget - self.report.seconds["total"]
         try:
             with self._stage("total"):
+                self._ahead.begin(todo)
                 with self._stage("compile"):
-                    disk.await_hash()
-                deadline = None
-                if self._budget is not None:
-                    deadline = time.monotonic() + self._budget - self.report.seconds["total"]
+                    triton_hash.wait()
                 work = self._work(todo)
                 total = len(work)
                 self._ahead.prepare(work)
@@ -263,7 +264,7 @@ class Session:
     def verify(self, progress: Progress | None = None) -> None:
         """Check that each variant is whole in the disk cache; compile and write nothing."""
         with self._stage("total"):
-            disk.await_hash()
+            triton_hash.wait()
             for done, planned in enumerate(self.todo):
                 if progress is not None:
                     progress(done, len(self.todo), planned.variant.kernel.name)

@@ -1,0 +1,149 @@
+"""Triton's hash of itself: kept for the next boot, never trusted for another Triton's files, checked behind."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jitreplay.jit.triton_hash import KEPT, note, read, write
+
+from .helpers import goods, jitreplay, program, save
+
+BOOT = """
+import functools, logging, threading
+logging.basicConfig(level=logging.WARNING, stream=open("log", "w"), format="%(message)s", force=True)
+import triton.runtime.cache as cache
+own, may, asked = cache.triton_key, threading.Event(), []
+
+@functools.lru_cache
+def slow():
+    asked.append(threading.current_thread() is threading.main_thread())
+    may.wait({wait})
+    return own()
+
+cache.triton_key = slow
+import jitreplay.jit.triton_hash as taken
+report = jitreplay.replay({manifest!r}, allow=("kernels",))
+early = not may.is_set() and {wait} > 1
+stood_in = cache.triton_key is not slow
+may.set()
+taken.settle()
+answer([report.counts, early and stood_in, asked, cache.triton_key is slow, open("log").read()])
+"""
+
+
+class Boots:
+    """Boots of a server whose Triton takes long for its hash, on a cache that is full."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.notes = folder, folder / "cache" / ".jitreplay" / "triton"
+        self.manifest = save(goods(folder, 2), folder / "kernels.jitreplay")
+
+    def boot(self, wait: float = 0) -> Any:
+        """Boot with a hash that comes `wait` seconds late, or when the replay is over, where that is sooner."""
+        return program(self.folder, BOOT.format(wait=wait, manifest=str(self.manifest)))
+
+    @property
+    def noted(self) -> Path:
+        """The one note that there is."""
+        (found,) = self.notes.iterdir()
+        return found
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory: pytest.TempPathFactory) -> Boots:
+    return Boots(tmp_path_factory.mktemp("boots"))
+
+
+@pytest.fixture
+def boots(full: Boots) -> Boots:
+    shutil.rmtree(full.notes.parent, ignore_errors=True)
+    return full
+
+
+def test_the_second_boot_does_not_wait_for_it(boots: Boots) -> None:
+    assert boots.boot() == [{"cached": 2}, False, [False], True, ""]
+    noted = boots.noted.read_text()
+
+    counts, stood_in, asked, restored, log = boots.boot(wait=200)
+
+    assert counts == {"cached": 2} and stood_in and asked == [False] and restored and log == ""
+    assert boots.noted.read_text() == noted
+
+
+def test_a_note_of_another_triton_is_told_and_removed(boots: Boots) -> None:
+    boots.boot()
+    write(boots.noted, "3.6.0-another")
+
+    counts, _, _, restored, log = boots.boot()
+
+    assert counts == {"compiled": 2} and restored and "start this process again" in log
+    assert list(boots.notes.iterdir()) == []
+    assert boots.boot()[0] == {"cached": 2} and boots.noted
+
+
+def test_one_that_cannot_be_kept_is_taken_at_each_boot(boots: Boots) -> None:
+    boots.notes.parent.mkdir()
+    boots.notes.write_text("in the way")
+    try:
+        for _ in range(2):
+            assert boots.boot() == [{"cached": 2}, False, [False], True, ""]
+    finally:
+        boots.notes.unlink()
+
+
+@pytest.mark.parametrize("text", ["", "3.6.0", "a\nb", "\n", "\xff\x00" * 50])
+def test_a_note_that_is_not_whole_holds_nothing(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "note", "3.6.0-and-more")
+    assert read(tmp_path / "note") == "3.6.0-and-more"
+
+    (tmp_path / "note").write_bytes((tmp_path / "note").read_bytes()[:-1])
+    assert read(tmp_path / "note") == ""
+    (tmp_path / "note").write_bytes(text.encode("latin1"))
+    assert read(tmp_path / "note") == ""
+
+
+def test_verify_notes_nothing(boots: Boots) -> None:
+    done = jitreplay(boots.folder, "verify", boots.manifest, "--target", "cuda:90", "--allow", "kernels")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not boots.notes.exists()
+
+
+def test_any_change_of_tritons_files_makes_it_another(tmp_path: Path) -> None:
+    home = tmp_path / "triton"
+    (home / "_C").mkdir(parents=True)
+    library, module = home / "_C" / "libtriton.so", home / "compiler.py"
+    library.write_bytes(b"old")
+    module.write_text("x = 1")
+    seen = [note(home, tmp_path)]
+    assert note(home, tmp_path) == seen[0]
+
+    def now() -> None:
+        found = note(home, tmp_path)
+        assert found not in seen and found.parent == seen[0].parent
+        seen.append(found)
+
+    before = library.stat()
+    library.write_bytes(b"new")  # as long as before, and as old, for whoever looks no closer
+    os.utime(library, ns=(before.st_atime_ns, before.st_mtime_ns))
+    now()
+    (home / "more.py").write_text("")
+    now()
+    (home / "more.py").unlink()
+    module.rename(home / "other.py")
+    now()
+    home.rename(tmp_path / "elsewhere")
+    assert note(tmp_path / "elsewhere", tmp_path) not in seen
+
+
+def test_a_few_hosts_notes_are_kept(tmp_path: Path) -> None:
+    notes = [tmp_path / "triton" / str(number) for number in range(KEPT + 3)]
+    for number, path in enumerate(notes):
+        write(path, f"3.6.0-{number}")
+        os.utime(path, ns=(number, number))
+
+    assert sorted(map(str, (tmp_path / "triton").iterdir())) == sorted(map(str, notes[3:]))
+    assert read(notes[-1]) == f"3.6.0-{KEPT + 2}"
