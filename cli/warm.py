@@ -132,15 +132,17 @@ def _fill_by_ray(
     address: str, manifest: Manifest, targets: Sequence[str], cache_dir: Path, allow: tuple[str, ...], jobs: int
 ) -> Report:
     from ..jit import place
+    from ..replayer.quarantine import Quarantine, here
     from ..replayer.ray_cluster import Cluster
 
     builds: dict[str, dict[str, str]] = {}
+    held: dict[str, Quarantine] = {}
     with Cluster(address) as cluster:
         for target in targets:
             _prepare(target, cache_dir)
-            builds[target] = place.build()
+            builds[target], held[target] = place.build(), here(cache_dir)
         with progress(f"compiling for {', '.join(targets)} on Ray") as update:
-            return cluster.fill(manifest, cache_dir, builds, allow=_allowed(allow), shards=jobs, progress=update)
+            return cluster.fill(manifest, cache_dir, builds, held, allow=_allowed(allow), shards=jobs, progress=update)
 
 
 @click.command("unpack")

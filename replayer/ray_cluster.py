@@ -26,6 +26,7 @@ from ..manifest.settings import LOGGER
 from . import archive, shard
 from .outcome import Outcome, Report, Result
 from .progress import Progress
+from .quarantine import Quarantine
 
 RETRIES = 3
 """How often Ray starts a shard again whose node or worker is gone."""
@@ -33,6 +34,8 @@ REACH = 10.0
 """Seconds that a cluster's address has to take a connection. Ray itself waits for minutes, then ends the process."""
 PATIENCE = 5.0
 """Seconds that tasks have to end when the command is interrupted."""
+LOOK = 0.5
+"""Seconds between two looks at how far the shards are."""
 _OWN_PLACES = {"TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TRITON_OVERRIDE_DIR"}
 
 
@@ -72,6 +75,7 @@ class Cluster:
         manifest: Manifest,
         cache: Path,
         builds: Mapping[str, dict[str, str]],
+        quarantines: Mapping[str, Quarantine],
         *,
         allow: Iterable[str] = (),
         shards: int = 0,
@@ -79,30 +83,35 @@ class Cluster:
     ) -> Report:
         """Fill a cache directory of this machine with a manifest for the targets that `builds` names.
 
-        `builds` says by target what its entries must be good for (`jit.place.build`). `shards` is in how many parts
-        the work is cut, 0 for as many as the cluster has CPUs. What is there already is kept. `progress` is called as
-        shards end. A shard that is lost, or whose node is not fit, fails variant by variant, with a note that says why.
-        Raises ClusterError when no node is fit.
+        `builds` says by target what its entries must be good for (`jit.place.build`), `quarantines` what is not tried
+        and what is added to when a compile breaks its process. `shards` is in how many parts the work is cut, 0 for
+        as many as the cluster has CPUs. What is there already is kept. `progress` is called as shards go on. A shard
+        that is lost, or whose node is not fit, fails variant by variant, with a note that says why. Raises
+        ClusterError when no node is fit.
         """
         start = time.perf_counter()
         parts = _Parts(manifest, shards or self._cpus(), tuple(builds))
         cache.mkdir(parents=True, exist_ok=True)
         remote = self.ray.remote(num_cpus=1, num_gpus=0, max_retries=RETRIES, scheduling_strategy="SPREAD")(_task())
+        board = self.ray.remote(num_cpus=0)(_board()).remote()
         seed = self.ray.put(_seed(cache, manifest))
+        held = {target: quarantine.held for target, quarantine in quarantines.items()}
         waiting: dict[Any, int] = {}
         for index in parts.todo:
-            content = shard.Request(file.dumps(parts.manifests[index]), tuple(builds), tuple(allow), dict(builds))
-            words = (msgspec.msgpack.encode(content), seed, _needs(), _variables(), _paths())
+            content = shard.Request(file.dumps(parts.manifests[index]), tuple(builds), tuple(allow), dict(builds), held)
+            words = (index, board, msgspec.msgpack.encode(content), seed, _needs(), _variables(), _paths())
             waiting[remote.options(name=f"jitreplay {parts.name(index)}").remote(*words)] = index
-        done = 0
         try:
             while waiting:
                 if progress is not None:
-                    progress(done, len(manifest.variants), f"{len(waiting)} of {len(parts.todo)} shards to go")
-                (ready, *_), _ = self.ray.wait(list(waiting), num_returns=1)
-                index = waiting.pop(ready)
-                self._take(parts, index, ready, cache)
-                done += len(parts.manifests[index].variants)
+                    progress(
+                        parts.finished, parts.total, f"{parts.kernel}{len(waiting)} of {len(parts.todo)} shards to go"
+                    )
+                ready, _ = self.ray.wait(list(waiting), num_returns=1, timeout=LOOK)
+                for each in ready:
+                    self._take(parts, waiting.pop(each), each, cache, quarantines)
+                if not ready:
+                    self._read(board, parts)
         except BaseException:
             self._cancel(list(waiting))
             raise
@@ -123,8 +132,21 @@ class Cluster:
         if refs:
             self.ray.wait(refs, num_returns=len(refs), timeout=PATIENCE)
 
-    def _take(self, parts: _Parts, index: int, ready: Any, cache: Path) -> None:
+    def _read(self, board: Any, parts: _Parts) -> None:
+        """Take what the tasks say of how far they are. A board that is lost with its node says nothing more."""
+        try:
+            said: dict[int, str] = self.ray.get(board.read.remote(), timeout=LOOK)
+        except (self.ray.exceptions.RayError, TimeoutError):
+            return
+        for index, text in said.items():
+            done, _, kernel = text.partition(" ")
+            parts.done[index] = max(parts.done.get(index, 0), int(done))
+            if index not in parts.answers and kernel:
+                parts.kernel = f"{kernel}; "
+
+    def _take(self, parts: _Parts, index: int, ready: Any, cache: Path, quarantines: Mapping[str, Quarantine]) -> None:
         """Take what a task sent, or why it sent nothing, and put its entries into the cache."""
+        parts.done[index] = len(parts.manifests[index].variants) * len(parts.targets)
         try:
             reply = self.ray.get(ready)
         except self.ray.exceptions.RayError as error:
@@ -139,6 +161,8 @@ class Cluster:
             answer = msgspec.msgpack.decode(reply["answer"], type=shard.Answer)
             error = reply["unfit"] = answer.error
             parts.answers[index] = answer.report
+            for target, held in answer.quarantine.items():
+                quarantines[target].take(held)
         if error:
             parts.lost[index] = f"{where}: {error}"
             parts.unfit += bool(reply["unfit"])
@@ -160,6 +184,13 @@ class _Parts:
         self.answers: dict[int, Report] = {}
         self.lost: dict[int, str] = {}
         self.unfit = 0
+        self.done: dict[int, int] = {}
+        self.total = len(manifest.variants) * len(targets)
+        self.kernel = ""
+
+    @property
+    def finished(self) -> int:
+        return sum(self.done.values())
 
     def name(self, index: int) -> str:
         return f"shard {index + 1}/{len(self.manifests)}"
@@ -224,10 +255,34 @@ def _paths() -> list[str]:
     return [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
 
 
+def _board() -> Any:
+    """Return the actor that tasks tell how far they are. Made here, like the task."""
+
+    class Board:
+        def __init__(self) -> None:
+            self._said: dict[int, str] = {}
+
+        def say(self, index: int, text: str) -> None:
+            self._said[index] = text
+
+        def read(self) -> dict[int, str]:
+            return self._said
+
+    return Board
+
+
 def _task() -> Any:
     """Return what a node runs. It is made here so that Ray sends it whole: the node may lack jitreplay."""
 
-    def task(request: bytes, seed: bytes, needs: dict[str, str], given: dict[str, str], paths: list[str]) -> Any:
+    def task(
+        index: int,
+        board: Any,
+        request: bytes,
+        seed: bytes,
+        needs: dict[str, str],
+        given: dict[str, str],
+        paths: list[str],
+    ) -> Any:
         """Return node, address, seconds, and the answer and archive of a shard, or why there is none."""
         import os
         import platform
@@ -269,8 +324,12 @@ def _task() -> Any:
                 )
                 try:
                     # Its stdin stays open: it ends when this process does. A cancelled task wakes from a sleep alone.
+                    told = ""
                     while (code := child.poll()) is None:
                         time.sleep(0.1)
+                        if (folder / "done").exists() and (now := (folder / "done").read_text()) != told:
+                            told = now
+                            board.say.remote(index, told)
                 finally:
                     child.kill()
                     child.wait()

@@ -1,7 +1,7 @@
 """A shard of a manifest, compiled in a process of its own: `python -m jitreplay.replayer.shard FOLDER`.
 
-FOLDER holds `request`, and `seed.tgz` where there is something to start from; it gets `answer` and `cache.tgz`. The
-process ends with its stdin, so that it never outlives what started it.
+FOLDER holds `request`, and `seed.tgz` where there is something to start from; it gets `answer` and `cache.tgz`, and
+meanwhile `done`. The process ends with its stdin, so that it never outlives what started it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,35 @@ from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from .outcome import Report
+from .quarantine import Held, here
 
 REQUEST, SEED, ANSWER, ARCHIVE, CACHE = "request", "seed.tgz", "answer", "cache.tgz", "cache"
+DONE = "done"
+"""How far it is: `done kernel`, written anew when that changes."""
 
 
 class Request(msgspec.Struct):
     """What to compile: a manifest's file content, targets, packages that may be imported.
 
-    `builds` says by target what the entries must be good for (`jit.place.build`).
+    `builds` says by target what the entries must be good for (`jit.place.build`), `quarantine` what is not to be tried.
     """
 
     manifest: bytes
     targets: tuple[str, ...]
     allow: tuple[str, ...]
     builds: dict[str, dict[str, str]]
+    quarantine: dict[str, list[Held]] = {}
 
 
 class Answer(msgspec.Struct):
-    """What became of it. `error` is not empty when nothing was compiled, and says why in one line."""
+    """What became of it, and by target what is in quarantine now.
+
+    `error` is not empty when nothing was compiled, and says why in one line.
+    """
 
     report: Report
     error: str = ""
+    quarantine: dict[str, list[Held]] = {}
 
 
 def split(manifest: Manifest, parts: int) -> list[Manifest]:
@@ -67,31 +75,41 @@ def main(folder: Path) -> None:
     threading.Thread(target=_end_with_stdin, args=(folder,), daemon=True).start()
     os.environ["TRITON_CACHE_DIR"] = str(cache.absolute())
     try:
-        answer = Answer(_compile(folder, request))
+        answer = _compile(folder, request)
     except (JitreplayError, ValueError) as error:
         answer = Answer(Report(), str(error))
     (folder / ANSWER).write_bytes(msgspec.msgpack.encode(answer))
 
 
-def _compile(folder: Path, request: Request) -> Report:
+def _compile(folder: Path, request: Request) -> Answer:
     from ..jit.headless import install
     from . import archive
     from .replay import fill
 
-    manifest, report, cache = file.loads(request.manifest), Report(), folder / CACHE
+    manifest, answer, cache = file.loads(request.manifest), Answer(Report()), folder / CACHE
     if (folder / SEED).exists():
         archive.merge(folder / SEED, cache)
     before = _entries(cache)
+    before_this = 0
+
+    def tell(done: int, _: int, kernel: str) -> None:
+        scratch = folder / f"{DONE}.new"
+        scratch.write_text(f"{before_this + done} {kernel}")
+        scratch.replace(folder / DONE)
+
     for target in request.targets:
         install(target)
         _check(request.builds[target])
+        here(cache).take(request.quarantine.get(target, ()))
         # One worker: the node's other cores are for other shards, and a crash costs one variant.
-        join(report, fill(manifest, allow=request.allow, jobs=1))
+        join(answer.report, fill(manifest, allow=request.allow, jobs=1, progress=tell))
+        answer.quarantine[target] = here(cache).held
+        before_this += len(manifest.variants)
     after = _entries(cache)
     archive.pack(
         folder / ARCHIVE, cache, manifest, leave={name for name, files in after.items() if before.get(name) == files}
     )
-    return report
+    return answer
 
 
 def _check(wanted: dict[str, str]) -> None:

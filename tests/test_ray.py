@@ -1,13 +1,15 @@
 """`jitreplay compile --ray` on a real cluster of two nodes of one CPU each, which run on this machine."""
 
+import json
 import os
+import pty
 import re
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import pytest
 
 from jitreplay.manifest.model import Manifest
 
-from .helpers import LIMIT, environment, goods, jitreplay, run, save
+from .helpers import LIMIT, environment, goods, jitreplay, merged, program, run, save
 
 pytest.importorskip("ray")
 
@@ -78,6 +80,7 @@ def begun(
 def cluster(begun: Any) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("FAULTS", os.devnull)  # in the nodes' compile helpers
         found = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
         try:
             found.add_node(**NODE)
@@ -134,6 +137,39 @@ def test_two_nodes_make_what_one_machine_makes(tmp_path: Path, manifest: Path, l
         done = jitreplay(tmp_path, "unpack", archive, "--cache-dir", tmp_path / name)
         assert done.returncode == 0, done.stderr
         assert content(tmp_path / name) == found
+
+
+def seen_on_a_terminal(folder: Path, *words: Any) -> tuple[int, str]:
+    """Run a jitreplay command whose stderr is a terminal; return its exit code, and all that it printed."""
+    ours, its = pty.openpty()
+    folder.mkdir()
+    command = [sys.executable, "-m", "jitreplay.cli", *map(str, words)]
+    with subprocess.Popen(command, env=environment(folder, COLUMNS="200"), stdout=its, stderr=its) as process:
+        os.close(its)
+        said = b""
+        with suppress(OSError):  # the terminal's end
+            while more := os.read(ours, 1 << 16):
+                said += more
+        os.close(ours)
+    return process.returncode, said.decode()
+
+
+def test_what_breaks_a_node_s_compiler_is_tried_once(tmp_path: Path, cluster: Any) -> None:
+    code = (
+        "from kernels.faults import aborts, good\nx = torch.zeros(16)\ngood[(1,)](x, 3), aborts[(1,)](x)\nanswer(None)"
+    )
+    program(tmp_path / "recorded", code, record=tmp_path / "journals")
+    path = save(merged(tmp_path / "journals"), tmp_path / "kernels.jitreplay")
+
+    line = words(path, tmp_path / "cache", "--ray", cluster.address, "-j", 1)
+    found, said = seen_on_a_terminal(tmp_path / "a", *line)
+    assert found == 1 and "aborts" in said and "SIGABRT" in said
+    assert re.search(r"(good|aborts); 1 of 1 shards to go", said)
+
+    done = jitreplay(tmp_path / "b", *line, "--json")
+    results = {each["kernel"].rpartition(".")[2]: each for each in json.loads(done.stdout)["variants"]}
+    assert (results["good"]["outcome"], results["aborts"]["outcome"]) == ("cached", "skipped")
+    assert results["aborts"]["reason"].startswith("in quarantine: ")
 
 
 def test_nodes_with_another_version_are_told_in_one_line(tmp_path: Path, manifest: Path, cluster: Any) -> None:
