@@ -16,8 +16,10 @@ import threading
 import time
 from typing import Any
 
+import msgspec
+
 from . import wire
-from .meeting import listen
+from .meeting import is_waited_for, listen
 
 
 def main() -> None:
@@ -36,7 +38,7 @@ def main() -> None:
     hello, rest = first[0], first[1:]
     sys.path[:] = hello.path
     line = _listen(hello.listen)
-    with _Watch(inbox):
+    with _Watch(inbox, outbox, line, frames, rest):
         start = time.perf_counter()
         from .service import Service
 
@@ -55,10 +57,17 @@ def main() -> None:
 
 
 class _Watch:
-    """Ends the process when its stdin or its parent does, while it imports. Gone before anything is forked."""
+    """Hears the server while the process imports, adding what it says to `rest`. Gone before anything is forked.
 
-    def __init__(self, inbox: int) -> None:
-        self._inbox, self._parent, self._over = inbox, os.getppid(), threading.Event()
+    When the server or the parent is gone the process ends; when the server leaves, then too, unless another has joined.
+    """
+
+    def __init__(
+        self, inbox: int, outbox: int, line: socket.socket | None, frames: wire.Frames, rest: list[Any]
+    ) -> None:
+        self._inbox, self._outbox, self._line = inbox, outbox, line
+        self._frames, self._rest = frames, rest
+        self._parent, self._over = os.getppid(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> None:
@@ -70,12 +79,25 @@ class _Watch:
 
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._inbox, 0)  # a hang-up is reported unasked
-        while not self._over.is_set():
-            if any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll(100)):
+        poll.register(self._inbox, select.POLLIN)
+        try:
+            while not self._over.is_set():
+                if poll.poll(100):
+                    self._hear()
+                if os.getppid() != self._parent:
+                    os._exit(0)
+        except (OSError, ValueError, msgspec.DecodeError):
+            os._exit(0)
+
+    def _hear(self) -> None:
+        messages = wire.receive(self._inbox, self._frames)
+        if messages is None:
+            os._exit(0)
+        self._rest += messages
+        if any(isinstance(message, wire.Leave) for message in messages):
+            if not is_waited_for(self._line):
                 os._exit(0)
-            if os.getppid() != self._parent:
-                os._exit(0)
+            wire.send(self._outbox, wire.Bye(stays=True))
 
 
 def _prepare(hello: wire.Hello) -> tuple[Any, list[str]]:

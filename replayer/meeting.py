@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import select
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -51,6 +52,11 @@ def listen(path: str) -> socket.socket:
     line = _open(path, socket.socket.bind)
     line.listen(64)
     return line
+
+
+def is_waited_for(line: socket.socket | None) -> bool:
+    """Whether somebody has connected to a listening socket and was not accepted yet."""
+    return line is not None and bool(select.select([line], [], [], 0)[0])
 
 
 def connect(path: str) -> socket.socket:

@@ -12,6 +12,7 @@ import msgspec
 
 from . import wire
 from .desk import Desk, Peer
+from .meeting import is_waited_for
 from .pool import Pool, Worker
 
 
@@ -36,6 +37,8 @@ class Service:
         if (parent := _parent_file()) is not None:
             self._selector.register(parent, selectors.EVENT_READ, "parent")
         try:
+            while is_waited_for(self._line):
+                self._hear("line", owner)  # the owner may have left already
             self._take(owner, rest)
             while not (self._left and not self._guests) and not self._is_over():
                 self._tell(self._pool.feed())

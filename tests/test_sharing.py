@@ -55,6 +55,25 @@ answer([kinds, sorted(alone), running, until(lambda: process.poll() is not None)
     assert run(tmp_path, recorded, code) == [[True, True], ["compiled"] * 3, True, True]
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_one_that_is_left_while_it_imports_goes_on_for_others_alone(
+    tmp_path: Path, recorded: Path, joined: bool
+) -> None:
+    code = f"""
+first = begin()
+process = first.children._process
+second = begin() if {joined} else None
+first.close()
+early = not first.children.ready_after
+running = process.poll() is None
+made = sorted(states(second)) if second else []
+if second:
+    second.close()
+answer([early, running, made, until(lambda: process.poll() is not None)])
+"""
+    assert run(tmp_path, recorded, code) == [True, joined, ["compiled"] * 3 * joined, True]
+
+
 def test_what_was_compiled_for_one_is_found_by_the_other(tmp_path: Path, recorded: Path) -> None:
     code = """
 first = begin()
