@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .internals import changes_hooks, live, renew_in_children
+from .hook import Hook
+from .internals import renew_in_children
 
 
 def capturing() -> bool:
@@ -25,12 +26,12 @@ def capturing() -> bool:
         return False  # a torch without CUDA
 
 
-class Captures:
+class Captures(Hook):
     """Keeps a background thread's work and captures of other threads apart, while it is installed."""
 
     def __init__(self, graph: Any = None) -> None:
+        super().__init__()
         self._graph = graph
-        self._wrapped: dict[str, tuple[Any, Any]] = {}
         self.renew()
         renew_in_children(self)
 
@@ -39,25 +40,14 @@ class Captures:
         self._changed = threading.Condition()
         self._under_way, self._busy, self._on = 0, False, False
 
-    @changes_hooks
     def install(self) -> None:
         """Wrap what begins and ends a capture. Without torch's CUDA there is nothing to wrap."""
-        self._graph = self._graph or getattr(getattr(sys.modules.get("torch"), "cuda", None), "CUDAGraph", None)
-        for name, wrap in (("capture_begin", self._wrap_begin), ("capture_end", self._wrap_end)):
-            original = getattr(self._graph, name, None)
-            if original is not None:
-                self._wrapped[name] = wrap(original), original
-                setattr(self._graph, name, self._wrapped[name][0])
-        self._on = True
+        graph = self._graph or getattr(getattr(sys.modules.get("torch"), "cuda", None), "CUDAGraph", None)
+        methods = (graph, "capture_begin", self._wrap_begin), (graph, "capture_end", self._wrap_end)
+        self._put_on(*(each for each in methods if hasattr(graph, each[1])))
 
-    @changes_hooks
     def uninstall(self) -> None:
-        """Take the wrappers off where they are the top ones."""
-        self._on = False
-        for name, (wrapper, original) in self._wrapped.items():
-            if getattr(self._graph, name) is wrapper:
-                setattr(self._graph, name, live(original))
-        self._wrapped.clear()
+        self._take_off()
 
     @contextmanager
     def apart(self, unless: Callable[[], bool] = bool) -> Iterator[None]:
@@ -91,7 +81,6 @@ class Captures:
                 self._end()
                 raise
 
-        capture_begin._jitreplay = self, original  # type: ignore[attr-defined]
         return capture_begin
 
     def _wrap_end(self, original: Any) -> Any:
@@ -102,7 +91,6 @@ class Captures:
             finally:
                 self._end()
 
-        capture_end._jitreplay = self, original  # type: ignore[attr-defined]
         return capture_end
 
     def _end(self) -> None:

@@ -11,7 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from .internals import changes_hooks, internals, live
+from .hook import Hook
+from .internals import internals
 
 
 class _Stub:
@@ -42,36 +43,22 @@ def before_first_run(tuner: Any, call: Callable[[Any], None]) -> None:
         stub.calls.append(call)
 
 
-class FirstRun:
+class FirstRun(Hook):
     """Calls `on_first(tuner)` before the first run of each autotuner that is made while it is installed.
 
     What that raises goes to `on_error`; the run goes on.
     """
 
     def __init__(self, on_first: Callable[[Any], None], on_error: Callable[[Exception], None]) -> None:
+        super().__init__()
         self._on_first, self._on_error = on_first, on_error
-        self._on = False
-        self._original: Any = None
-        self._wrapper: Any = None
 
-    @changes_hooks
     def install(self) -> None:
-        cls = internals().Autotuner
-        self._original = cls.__dict__["__init__"]
-        self._wrapper = self._wrap(self._original)
-        cls.__init__ = self._wrapper
-        self._on = True
+        self._put_on((internals().Autotuner, "__init__", self._wrap))
 
-    @changes_hooks
     def uninstall(self) -> None:
-        """Take the wrapper off where it is the top one. A tuner that has not run yet takes its own off at its run."""
-        self._on = False
-        if self._original is None:
-            return
-        cls = internals().Autotuner
-        if cls.__dict__.get("__init__") is self._wrapper:
-            cls.__init__ = live(self._original)
-        self._original = self._wrapper = None
+        """Take the wrapper off. A tuner that has not run yet takes its own off at its run."""
+        self._take_off()
 
     def _wrap(self, original: Any) -> Any:
         hook = self
@@ -82,7 +69,6 @@ class FirstRun:
             if hook._on:
                 before_first_run(tuner, hook._call)
 
-        __init__._jitreplay = hook, original  # type: ignore[attr-defined]
         return __init__
 
     def _call(self, tuner: Any) -> None:

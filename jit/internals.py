@@ -98,13 +98,3 @@ def _renew() -> None:
 
 
 os.register_at_fork(after_in_child=_renew)
-
-
-def live(function: Any) -> Any:
-    """Return what lies beneath wrappers of ours that were stopped while another was on top of them.
-
-    A wrapper of ours carries its hook and the function that it found, as `_jitreplay`.
-    """
-    while (mark := getattr(function, "_jitreplay", None)) is not None and not mark[0]._on:
-        function = mark[1]
-    return function

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .internals import changes_hooks, internals, live
+from .hook import Hook
+from .internals import internals
 from .listener import Listener
 from .look import is_future
 
@@ -52,7 +53,7 @@ class Miss:
     keywords: tuple[str, ...] = ()
 
 
-class MissHook:
+class MissHook(Hook):
     """Wraps `JITFunction._pack_args` and `_do_compile` (Triton 3.6.0 to 3.9.0) and reports each compiled key.
 
     `on_miss(Miss)` runs in the launching thread after the kernel is in Triton's cache. What it raises goes to
@@ -65,36 +66,23 @@ class MissHook:
         on_error: Callable[[Exception], None],
         on_failure: Callable[[Any, BaseException], None] | None = None,
     ) -> None:
+        super().__init__()
         self._on_miss, self._on_error, self._on_failure = on_miss, on_error, on_failure
         self._listener = Listener()
         self._pending = threading.local()
         self._in_workers: list[Any] = []
-        self._on = False
-        self._originals: tuple[Any, Any] | None = None
-        self._wrappers: tuple[Any, Any] | None = None
 
-    @changes_hooks
     def install(self) -> None:
         """Put the wrappers in place. Raises Unsupported when this Triton lacks a name."""
         cls = internals().JITFunction
-        self._originals = (cls.__dict__["_pack_args"], cls.__dict__["_do_compile"])
-        self._wrappers = (self._wrap_pack(self._originals[0]), self._wrap_compile(self._originals[1]))
         self._listener.install()
-        cls._pack_args, cls._do_compile = self._wrappers
-        self._on = True
+        self._put_on((cls, "_pack_args", self._wrap_pack), (cls, "_do_compile", self._wrap_compile))
 
-    @changes_hooks
     def uninstall(self) -> None:
-        """Take the wrappers off where they are the top ones; under another tool's they stay as inert pass-throughs."""
-        self._on = False
-        if self._originals is None or self._wrappers is None:
-            return
-        cls = internals().JITFunction
-        for name, ours, original in zip(("_pack_args", "_do_compile"), self._wrappers, self._originals, strict=True):
-            if cls.__dict__.get(name) is ours:
-                setattr(cls, name, live(original))
-        self._listener.uninstall()
-        self._originals = self._wrappers = None
+        """Take the wrappers off, if they are in place."""
+        if self._placed:
+            self._take_off()
+            self._listener.uninstall()
 
     @property
     def outside(self) -> int:
@@ -126,7 +114,6 @@ class MissHook:
                     hook._on_error(error)
             return packed
 
-        _pack_args._jitreplay = hook, original  # type: ignore[attr-defined]
         return _pack_args
 
     def _wrap_compile(self, original: Any) -> Any:
@@ -160,7 +147,6 @@ class MissHook:
                     hook._on_error(error)
             return kernel
 
-        _do_compile._jitreplay = hook, original  # type: ignore[attr-defined]
         return _do_compile
 
     def _expect_worker(self, future: Any) -> None:

@@ -11,14 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .internals import changes_hooks, internals, live, renew_in_children
+from .hook import Hook
+from .internals import internals, renew_in_children
 
 
-class Serial:
+class Serial(Hook):
     """Serialises the compiles of each kernel, and all loads, while it is installed. A warm launch meets none of it."""
 
     def __init__(self) -> None:
-        self._wrapped: list[tuple[Any, str, Any, Any]] = []
+        super().__init__()
         self.renew()
         renew_in_children(self)
 
@@ -28,28 +29,15 @@ class Serial:
         self._guard, self._loading = threading.Lock(), threading.RLock()
         self._locks: dict[int, tuple[Any, threading.RLock]] = {}  # with the kernel: its id is not another's meanwhile
 
-    @changes_hooks
     def install(self) -> None:
         names = internals()
-        for owner, name, wrap in (
+        self._put_on(
             (names.JITFunction, "_do_compile", self._wrap_compile),
             (names.CompiledKernel, "_init_handles", self._wrap_load),
-        ):
-            original = owner.__dict__[name]
-            wrapper = wrap(original)
-            wrapper._jitreplay = self, original
-            self._wrapped.append((owner, name, wrapper, original))
-            setattr(owner, name, wrapper)
-        self._on = True
+        )
 
-    @changes_hooks
     def uninstall(self) -> None:
-        """Take the wrappers off where they are the top ones."""
-        self._on = False
-        for owner, name, wrapper, original in self._wrapped:
-            if owner.__dict__.get(name) is wrapper:
-                setattr(owner, name, live(original))
-        self._wrapped.clear()
+        self._take_off()
 
     @contextmanager
     def of(self, fn: Any) -> Iterator[None]:

@@ -15,7 +15,8 @@ from typing import Any
 
 from . import tuner_cache
 from .first_run import before_first_run
-from .internals import changes_hooks, internals, live
+from .hook import Hook
+from .internals import changes_hooks, internals
 from .tuner_cache import NoticingCache, Overlay, is_cache
 
 _local = threading.local()
@@ -26,7 +27,7 @@ def benching() -> tuple[Any, Any] | None:
     return getattr(_local, "benching", None)
 
 
-class TunerHook:
+class TunerHook(Hook):
     """Reports each decision of each autotuner: `on_choice(tuner, key, config, timings)`, timings a dict config to ms.
 
     What `on_choice` raises goes to `on_error`. Tuners that exist already are found by one pass over live objects.
@@ -35,34 +36,23 @@ class TunerHook:
     def __init__(
         self, on_choice: Callable[[Any, Any, Any, dict[Any, float]], None], on_error: Callable[[Exception], None]
     ) -> None:
+        super().__init__()
         self._on_choice, self._on_error = on_choice, on_error
-        self._on = False
         self._timings = threading.local()
         self._tuners: list[weakref.ref[Any]] = []
-        self._originals: tuple[Any, Any] | None = None
-        self._wrappers: tuple[Any, Any] | None = None
 
     @changes_hooks
     def install(self) -> None:
         cls = internals().Autotuner
-        self._originals = (cls.__dict__["__init__"], cls.__dict__["_bench"])
-        self._wrappers = (self._wrap_init(self._originals[0]), self._wrap_bench(self._originals[1]))
-        cls.__init__, cls._bench = self._wrappers
-        self._on = True
+        self._put_on((cls, "__init__", self._wrap_init), (cls, "_bench", self._wrap_bench))
         for thing in gc.get_objects():
             if issubclass(type(thing), cls):  # `isinstance` would ask objects for `__class__`
                 self._adopt(thing)
 
     @changes_hooks
     def uninstall(self) -> None:
-        """Give each tuner its own dict back, updated; take the wrappers off where they are the top ones."""
-        self._on = False
-        if self._originals is None or self._wrappers is None:
-            return
-        cls = internals().Autotuner
-        for name, ours, original in zip(("__init__", "_bench"), self._wrappers, self._originals, strict=True):
-            if cls.__dict__.get(name) is ours:
-                setattr(cls, name, live(original))
+        """Take the wrappers off, and give each tuner its own dict back, updated."""
+        self._take_off()
         for ref in self._tuners:
             tuner = ref()
             cache = getattr(tuner, "cache", None)
@@ -80,7 +70,6 @@ class TunerHook:
                     tuner.cache = cache.original
                 cache = cache.original
         self._tuners.clear()
-        self._originals = self._wrappers = None
 
     def decided(self, tuner: Any, key: Any, config: Any, timings: dict[Any, float] | None = None) -> None:
         """Report a decision, with the times that this thread took for it unless `timings` are given."""
@@ -133,7 +122,6 @@ class TunerHook:
                 except Exception as error:
                     hook._on_error(error)
 
-        __init__._jitreplay = hook, original  # type: ignore[attr-defined]
         return __init__
 
     def _wrap_bench(self, original: Any) -> Any:
@@ -154,7 +142,6 @@ class TunerHook:
             hook._timings.of.setdefault(id(tuner), {})[config] = median
             return timing
 
-        _bench._jitreplay = hook, original  # type: ignore[attr-defined]
         return _bench
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import jitreplay
-from jitreplay.jit.internals import Unsupported, internals, live
+from jitreplay.jit.hook import live
+from jitreplay.jit.internals import Unsupported, internals
 from jitreplay.manifest.model import Manifest
 from jitreplay.recorder import phase
 from jitreplay.recorder.session import start_from_environment

@@ -11,7 +11,7 @@ import pytest
 
 import jitreplay
 from jitreplay.jit.first_run import FirstRun
-from jitreplay.jit.internals import live
+from jitreplay.jit.hook import live
 from jitreplay.jit.tuner import TunerHook
 from jitreplay.manifest import file
 from jitreplay.manifest.merge import merge_files
