@@ -18,7 +18,7 @@ from .output import DIFFERS, Unusable, say
 _SERVER = ("-m", "jitreplay.examples.serving")
 
 
-@click.command("demo")
+@click.command("demo", short_help="Show the main job, without a GPU.")
 @click.option("--target", default="cuda:90", show_default=True, metavar="TARGET", help="The GPU to compile for.")
 @click.option("--traffic", default="mixed", show_default=True, help="Which requests the example server gets.")
 @click.option(

@@ -13,7 +13,7 @@ from ..manifest.settings import settings
 from .output import DIFFERS, Unusable, print_json, say, table
 
 
-@click.command("doctor")
+@click.command("doctor", short_help="Check that a replay would work here.")
 @click.argument("manifest", required=False, type=click.Path(path_type=Path), metavar="[MANIFEST]")
 @click.option("--target", metavar="TARGET", help="Check for this GPU, such as cuda:90; else for the manifest's.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="The Triton cache directory, else TRITON_CACHE_DIR.")

@@ -12,8 +12,9 @@ import msgspec
 from ..manifest import alike, diff, file, merge, words
 from ..manifest.errors import printable
 from ..manifest.model import Choice, Environment, Kernel, Manifest, Variant
+from ..manifest.words import many
 from . import output
-from .output import DIFFERS, count, print_json, table
+from .output import DIFFERS, print_json, table
 
 _ANY = click.Path(path_type=Path)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print data as JSON (docs/json.md has its shape).")
@@ -29,7 +30,7 @@ def tell(line: str) -> None:
     output.note(printable(line))
 
 
-@click.command("merge")
+@click.command("merge", short_help="Merge journals and manifests into one manifest.")
 @click.argument("sources", nargs=-1, required=True, type=_ANY, metavar="DIR_OR_FILE...")
 @click.option("-o", "--output", required=True, type=_ANY, help="The manifest to write.")
 @_JSON
@@ -55,12 +56,12 @@ def merge_command(sources: tuple[Path, ...], output: Path, as_json: bool) -> Non
         print_json({**counts, "notes": merged.notes})
         return
     say(
-        f"{output}: {count(counts['variants'], 'variant')} of {count(counts['kernels'], 'kernel')}, {size} bytes, "
-        f"from {count(merged.journals, 'journal')} and {count(merged.manifests, 'manifest')}"
+        f"{output}: {many(counts['variants'], 'variant')} of {many(counts['kernels'], 'kernel')}, {size} bytes, "
+        f"from {many(merged.journals, 'journal')} and {many(merged.manifests, 'manifest')}"
     )
 
 
-@click.command("show")
+@click.command("show", short_help="Print what a manifest or a journal holds.")
 @click.argument("path", type=_ANY, metavar="FILE")
 @click.option("-k", "--kernel", "pattern", help="Only kernels whose name contains this text; prints their arguments.")
 @_JSON
@@ -87,9 +88,9 @@ def show_command(path: Path, pattern: str | None, as_json: bool) -> None:
         say(f"recorded on {environment.target} {environment.device.name} with {versions}".strip())
     phases = Counter(v.phase.value for v in manifest.variants)
     shown = ", ".join(f"{count} {name}" for name, count in sorted(phases.items()))
-    say(f"{count(len(manifest.variants), 'variant')} of {count(len(manifest.kernels), 'kernel')} ({shown or 'none'})")
+    say(f"{many(len(manifest.variants), 'variant')} of {many(len(manifest.kernels), 'kernel')} ({shown or 'none'})")
     if manifest.choices:
-        say(f"{len(manifest.choices)} autotuner choices")
+        say(many(len(manifest.choices), "autotuner choice"))
     say("")
     if pattern:
         for variant in manifest.variants:
@@ -160,7 +161,7 @@ def _warnings(kernel: Kernel, variants: list[Variant]) -> list[str]:
     if opaque := [v for v in variants if v.opaque()]:
         name, value = opaque[0].opaque() or ("", None)
         why = getattr(value, "why", "")
-        found.append(f"{kernel.name}: {len(opaque)} variants cannot be replayed: argument {name}: {why}")
+        found.append(f"{kernel.name}: {many(len(opaque), 'variant')} cannot be replayed: argument {name}: {why}")
     return found
 
 
@@ -174,7 +175,7 @@ def _print_variant(variant: Variant) -> None:
         say(f"    option {name} = {words.text(value)}")
 
 
-@click.command("diff")
+@click.command("diff", short_help="Print what changed between two manifests.")
 @click.argument("before", type=_ANY, metavar="A")
 @click.argument("after", type=_ANY, metavar="B")
 @_JSON

@@ -91,8 +91,3 @@ def progress(what: str) -> Iterator[Any]:
             bar.update(task, completed=done, total=total, kernel=kernel)
 
         yield update
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with its noun, such as `1 variant` or `3 variants`."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")

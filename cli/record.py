@@ -13,12 +13,15 @@ import click
 
 from ..manifest.errors import ManifestError
 from ..manifest.merge import merge_files
-from .output import Unusable, count, note
+from ..manifest.words import many
+from .output import Unusable, note
 
 _SITE = Path(__file__).resolve().parent.parent / "recorder" / "site"
 
 
-@click.command("record", context_settings={"ignore_unknown_options": True})
+@click.command(
+    "record", short_help="Run a program and record what it compiles.", context_settings={"ignore_unknown_options": True}
+)
 @click.option(
     "-o", "--output", "folder", required=True, type=click.Path(path_type=Path), help="The folder for the journals."
 )
@@ -140,8 +143,8 @@ def _tell(folder: Path, journals: set[Path], seen: list[str]) -> None:
         for line in merged.notes:
             note(line)
         note(
-            f"recorded {count(len(merged.manifest.variants), 'variant')} of "
-            f"{count(len(merged.manifest.kernels), 'kernel')} in {count(len(journals), 'journal')}; "
+            f"recorded {many(len(merged.manifest.variants), 'variant')} of "
+            f"{many(len(merged.manifest.kernels), 'kernel')} in {many(len(journals), 'journal')}; "
             f"next: jitreplay merge {folder} -o kernels.jitreplay"
         )
     elif "triton" in seen:

@@ -14,6 +14,7 @@ from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import settings
+from ..manifest.words import many
 from ..replayer.outcome import NOT_WARM, Outcome, Report
 from .output import DIFFERS, Unusable, note, print_json, progress, say, table
 
@@ -61,7 +62,7 @@ def _shard(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int,
     return int(part), int(parts)
 
 
-@click.command("compile")
+@click.command("compile", short_help="Fill a Triton cache, without a GPU.")
 @_FILE
 @_target(required=True, many=True)
 @click.option("--cache-dir", required=True, type=click.Path(path_type=Path), help="The Triton cache directory to fill.")
@@ -105,7 +106,7 @@ def compile_command(
         report = _fill_by_ray(ray, manifest, targets, cache_dir, allow, jobs)
     tail = f"cache: {cache_dir}"
     if archive is not None:
-        tail += f"\narchive: {archive}, {pack(archive, cache_dir, manifest)} entries"
+        tail += f"\narchive: {archive}, {many(pack(archive, cache_dir, manifest), 'entry')}"
     _print(report, as_json, tail)
 
 
@@ -145,7 +146,7 @@ def _fill_by_ray(
             return cluster.fill(manifest, cache_dir, builds, held, allow=_allowed(allow), shards=jobs, progress=update)
 
 
-@click.command("unpack")
+@click.command("unpack", short_help="Unpack an archive of `compile`.")
 @click.argument("archive", type=click.Path(path_type=Path), metavar="ARCHIVE")
 @click.option("--cache-dir", required=True, type=click.Path(path_type=Path), help="The Triton cache directory to fill.")
 def unpack_command(archive: Path, cache_dir: Path) -> None:
@@ -156,7 +157,7 @@ def unpack_command(archive: Path, cache_dir: Path) -> None:
     say(f"{done.written} entries written, {done.kept} were there; manifest: {done.manifest}")
 
 
-@click.command("replay")
+@click.command("replay", short_help="Compile and load every variant in this process.")
 @_FILE
 @_target(required=False)
 @_CACHE
@@ -182,7 +183,7 @@ def replay_command(
     _print(_run(path, target, cache_dir, allow, load, strict or settings().strict), as_json)
 
 
-@click.command("verify")
+@click.command("verify", short_help="Check that nothing of a manifest would compile.")
 @_FILE
 @_target(required=False)
 @_CACHE
@@ -263,10 +264,7 @@ def _print_text(report: Report, tail: str) -> None:
         for r in told
         if r.outcome is not Outcome.SKIPPED
     ]
-    rows += [
-        (outcome, name, f"{n} variants" if n > 1 else "1 variant", reason)
-        for (name, outcome, reason), n in groups.items()
-    ]
+    rows += [(outcome, name, many(n, "variant"), reason) for (name, outcome, reason), n in groups.items()]
     rows.sort(key=lambda row: Outcome(row[0]) not in NOT_WARM)
     if rows:
         table(("outcome", "kernel", "variant", "reason"), rows)
@@ -276,7 +274,7 @@ def _print_text(report: Report, tail: str) -> None:
         table(("autotuner", "choices", "restored", "reason"), words)
         say("")
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.counts.items()) or "no variants"
-    say(f"{len(report.results)} variants in {report.seconds.get('total', 0.0):.1f} s: {counts}")
+    say(f"{many(len(report.results), 'variant')} in {report.seconds.get('total', 0.0):.1f} s: {counts}")
     if report.choices:
         say(f"{sum(c.restored for c in report.choices)} of {len(report.choices)} autotuner choices restored")
     if tail:

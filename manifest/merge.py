@@ -13,6 +13,7 @@ import msgspec
 from . import alike, file, journal, record, table
 from .errors import ManifestError
 from .model import PHASE_WEIGHT, Choice, Environment, Kernel, Manifest, Variant
+from .words import many
 
 
 class Merged(msgspec.Struct):
@@ -96,7 +97,7 @@ def _disagreements(parts: list[Manifest]) -> list[str]:
         config = frozenset((*choice.kwargs, *choice.options))
         found.setdefault(choice.identity, {}).setdefault(config, []).append(choice)
     return [
-        f"{name}: {count} autotuner choices differ between recordings; of each, the fastest config stays for all ranks"
+        f"{name}: recordings differ in {many(count, 'autotuner choice')}; of each, the fastest stays for all ranks"
         for name, count in sorted(Counter(i[0][0] + "." + i[0][1] for i, by in found.items() if len(by) > 1).items())
     ]
 

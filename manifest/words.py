@@ -50,6 +50,12 @@ KINDS: dict[type, str] = {
 """The `kind` of each value in JSON."""
 
 
+def many(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `1 variant` or `3 variants`."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def text(value: Value) -> str:
     """Return a value in a few characters, as a person would write it."""
     match value:

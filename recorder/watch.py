@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ..manifest import words
 from ..manifest.diff import nearest
 from ..manifest.model import Variant
+from ..manifest.words import many
 from .phase import current, is_ready
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Watch:
         """Return one line on what was compiled after startup."""
         total = sum(self.compiles.values())
         names = ", ".join(f"{name.rpartition('.')[2]} x{count}" for name, count in self.compiles.most_common(5))
-        return f"{total} compiles after startup" + (f": {names}" if names else "")
+        return f"{many(total, 'compile')} after startup" + (f": {names}" if names else "")
 
     def _trouble(self, error: Exception) -> None:
         self._logger.debug("the watch failed on a compile: %s", error)

@@ -19,6 +19,7 @@ from ..jit.internals import internals
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
+from ..manifest.words import many
 from .outcome import Outcome
 from .width import free_cores
 
@@ -113,7 +114,7 @@ def _cache(cache: str) -> list[Finding]:
         return [Finding("cache", Health.BAD, f"{path}: {error.strerror}", "set TRITON_CACHE_DIR to a folder of yours")]
     count = sum(1 for entry in path.iterdir() if not entry.name.startswith("."))
     usage, inodes = shutil.disk_usage(path), os.statvfs(path)
-    what = f"{path}: {count} entries, {usage.free >> 20} MiB free"
+    what = f"{path}: {many(count, 'entry')}, {usage.free >> 20} MiB free"
     if usage.free < ROOM or (inodes.f_files and inodes.f_favail < 10_000):
         return [Finding("cache", Health.NOTE, f"{what}, {inodes.f_favail} files more", "make room: an entry is 0.2 MB")]
     return [Finding("cache", Health.GOOD, what)]
@@ -149,7 +150,8 @@ def _boot(path: Path, device: Device | None, allow: Iterable[str]) -> list[Findi
     except JitreplayError as error:
         return [Finding("manifest", Health.BAD, str(error), "record and merge it again")]
     facts = ", ".join(sorted({e.target for e in manifest.environments}))
-    what = f"{len(manifest.variants)} variants of {len(manifest.kernels)} kernels, recorded on {facts or 'nothing'}"
+    size = f"{many(len(manifest.variants), 'variant')} of {many(len(manifest.kernels), 'kernel')}"
+    what = f"{size}, recorded on {facts or 'nothing'}"
     found = [Finding("manifest", Health.GOOD if manifest.variants else Health.NOTE, what)]
     return found if device is None else [*found, _would(manifest, allow)]
 
@@ -160,9 +162,8 @@ def _would(manifest: Manifest, allow: Iterable[str]) -> Finding:
     report = verify(manifest, allow=allow)
     counts = Counter(result.outcome for result in report.results)
     skipped = [result.reason for result in report.results if result.outcome is Outcome.SKIPPED]
-    what = (
-        f"a boot here would find {counts[Outcome.WARM]} variants compiled, and compile {counts[Outcome.WOULD_COMPILE]}"
-    )
+    warm, cold = many(counts[Outcome.WARM], "variant"), counts[Outcome.WOULD_COMPILE]
+    what = f"a boot here would find {warm} compiled, and compile {cold}"
     if not skipped:
         return Finding("boot", Health.GOOD, what)
     reason, count = Counter(skipped).most_common(1)[0]

@@ -10,6 +10,7 @@ import msgspec
 
 from ..manifest import words
 from ..manifest.model import Choice, Variant
+from ..manifest.words import many
 from .failures import advice
 
 
@@ -109,7 +110,9 @@ class Report(msgspec.Struct):
         elif failed:
             reason = failed.most_common(1)[0][0]
             tail += f"; failed, {'such as' if len(failed) > 1 else 'by'} {reason} ({advice(reason)})"
-        return f"replayed {len(self.results)} variants in {self.seconds.get('total', 0.0):.1f} s: {counts}{tail}"
+        return (
+            f"replayed {many(len(self.results), 'variant')} in {self.seconds.get('total', 0.0):.1f} s: {counts}{tail}"
+        )
 
     def as_data(self) -> dict[str, Any]:
         """Return the report as `--json` prints it; `choices` is there only where the manifest has some."""

@@ -23,6 +23,7 @@ from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import LOGGER
+from ..manifest.words import many
 from . import archive, shard
 from .outcome import Outcome, Report, Result
 from .progress import Progress
@@ -104,9 +105,8 @@ class Cluster:
         try:
             while waiting:
                 if progress is not None:
-                    progress(
-                        parts.finished, parts.total, f"{parts.kernel}{len(waiting)} of {len(parts.todo)} shards to go"
-                    )
+                    to_go = f"{len(waiting)} of {many(len(parts.todo), 'shard')} to go"
+                    progress(parts.finished, parts.total, parts.kernel + to_go)
                 ready, _ = self.ray.wait(list(waiting), num_returns=1, timeout=LOOK)
                 for each in ready:
                     self._take(parts, waiting.pop(each), each, cache, quarantines)
@@ -205,7 +205,7 @@ class _Parts:
                 shard.join(report, self.answers[index])
                 continue
             name, variants = self.name(index), self.manifests[index].variants
-            report.notes.append(f"{name}, {len(variants)} variants: {self.lost[index]}")
+            report.notes.append(f"{name}, {many(len(variants), 'variant')}: {self.lost[index]}")
             for _ in self.targets:
                 report.results += [Result(v, Outcome.FAILED, f"{name} was not compiled") for v in variants]
         return report

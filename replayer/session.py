@@ -17,6 +17,7 @@ from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.derivation import Survivors
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Choice, Manifest
+from ..manifest.words import many
 from .ahead import OVER, Ahead
 from .background import Background
 from .choices import may_come_again, restore, restore_in
@@ -134,7 +135,7 @@ class Session:
         self._absent = []
         self.waiting.start()
         if self._left:
-            self.report.notes.append(f"{len(self._left)} variants over budget go on in the background")
+            self.report.notes.append(f"{many(len(self._left), 'variant')} over budget, made warm in the background")
             self._background = Background(self._left, self._ahead, self.warm, self.report, self._end)
             self._background.start()
 

@@ -2,8 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from .helpers import headless
 
 for _name in [name for name in os.environ if name.startswith("JITREPLAY_")]:
     del os.environ[_name]
@@ -16,6 +20,13 @@ def triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         folder = str(tmp_path_factory.mktemp("triton-cache"))
         patch.setenv("TRITON_CACHE_DIR", folder)
         yield folder
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Any]:
+    """Headless Triton in this process."""
+    with headless(tmp_path) as found:
+        yield found
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,7 @@ from jitreplay.manifest.values import Integer
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 TARGET = "cuda:90"
+SERVER = ("-m", "jitreplay.examples.serving", "--target", TARGET)
 LIMIT = 280
 """Seconds after which a program is stopped: far more than any takes."""
 

@@ -189,8 +189,8 @@ class TestAnotherConfiguration:
             assert (COMPILE, "rows") in happened(counter)
         # The report speaks of the recorded variants, and the watch of what was missing.
         assert report.counts == {"compiled": 1}
-        assert "fully" not in report.summary() and "1 variants" in report.summary()
-        assert watch.summary() == "1 compiles after startup: rows x1"
+        assert "fully" not in report.summary() and "1 variant in" in report.summary()
+        assert watch.summary() == "1 compile after startup: rows x1"
         (said,) = [entry.getMessage() for entry in caplog.records]
         assert "stride" in said and "1" in said and "64" in said
 

@@ -56,7 +56,7 @@ class TestShow:
 
         assert done.exit_code == 0
         assert "2 variants of 1 kernel (2 serving)" in done.output
-        assert "1 autotuner choices" in done.output
+        assert "1 autotuner choice" in done.output
         (row,) = [line for line in done.output.splitlines() if line.startswith("engine.ops.copy")]
         assert row.split(maxsplit=3) == ["engine.ops.copy", "2", "2", "n_blocks (2), options (2)"]
 
@@ -118,7 +118,7 @@ class TestShow:
     def test_what_cannot_be_replayed_is_told(self, tmp_path: Path) -> None:
         path = saved(tmp_path / "m", manifest(variant(block=V.Opaque("builtins.function", "holds an address"))))
 
-        assert "1 variants cannot be replayed: argument BLOCK: holds an address" in jitreplay("show", path).output
+        assert "1 variant cannot be replayed: argument BLOCK: holds an address" in jitreplay("show", path).output
 
     @pytest.mark.parametrize(("a", "b"), [(V.Float.of(0.0), V.Float.of(-0.0)), (V.Integer(1), V.Bool(True))])
     def test_variants_that_share_a_slot_in_memory_are_told(self, tmp_path: Path, a: V.Value, b: V.Value) -> None:

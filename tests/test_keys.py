@@ -19,6 +19,11 @@ from kernels import uncompiled
 {compiler}
 from kernels import arguments
 backend = driver.get_current_target().backend
+from kernels.odd import constant, constant_too
+
+def constants():
+    return sum(len(caches[0]) for kernel in (constant, constant_too) for caches in kernel.device_caches.values())
+
 raised, made, held = {{}}, {{}}, 0
 groups = [arguments.launches(backend), arguments.hopeless(), arguments.refused_options(backend), arguments.refusals()]
 for group in groups:
@@ -27,8 +32,7 @@ for group in groups:
             launch()
         except Exception as error:
             raised[name] = [type(error).__name__, str(error).partition(" at 0x")[0]]
-        now = sum(len(found) for kernel, found in keys().items() if ":constant" in kernel)
-        made[name], held = now - held, now
+        made[name], held = constants() - held, constants()
 names = [list(group) for group in groups]
 counts = getattr({recorder}, "counts", None)
 answer({{"keys": keys(), "raised": raised, "made": made, "names": names, "counts": counts}})

@@ -164,7 +164,7 @@ def test_what_breaks_a_node_s_compiler_is_tried_once(tmp_path: Path, cluster: An
     line = words(path, tmp_path / "cache", "--ray", cluster.address, "-j", 1)
     found, said = seen_on_a_terminal(tmp_path / "a", *line)
     assert found == 1 and "aborts" in said and "SIGABRT" in said
-    assert re.search(r"(good|aborts); 1 of 1 shards to go", said)
+    assert re.search(r"(good|aborts); 1 of 1 shard to go", said)
 
     done = jitreplay(tmp_path / "b", *line, "--json")
     results = {each["kernel"].rpartition(".")[2]: each for each in json.loads(done.stdout)["variants"]}

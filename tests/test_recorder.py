@@ -22,13 +22,7 @@ from jitreplay.manifest.values import Function, Integer, Opaque, Text
 from jitreplay.recorder import phase
 from jitreplay.recorder.session import OUTSIDE, start_from_environment
 
-from .helpers import headless, merged, number, program, run, variants_of
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Any]:
-    with headless(tmp_path) as found:
-        yield found
+from .helpers import merged, number, program, run, variants_of
 
 
 @pytest.fixture

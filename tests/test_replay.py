@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +40,6 @@ def traffic() -> None:
         plain[(1,)](x, n)
     for n in (5, 16, 2**31):
         not_for_one[(1,)](x, n)
-
-
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Any]:
-    with headless(tmp_path) as found:
-        yield found
 
 
 def change(variant: Variant, index: int, argument: Argument) -> Variant:
