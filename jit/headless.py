@@ -127,9 +127,10 @@ class HeadlessDriver:
         self.launches = 0
         self.loads = 0
         self.on_launch: list[Callable[[str, tuple[int, int, int]], Any]] = []
+        self._current = 0
         # as GPUDriver does: instance attributes, not methods
-        self.get_current_device = lambda: 0
-        self.set_current_device = lambda device: None
+        self.get_current_device = lambda: self._current
+        self.set_current_device = self._set_current_device
         self.get_current_stream = lambda device=None: 0
         self.get_device_capability = lambda device=None: self.device.capability
         self.assemble_tensormap_to_arg = lambda tensormaps_info, args: args
@@ -137,6 +138,12 @@ class HeadlessDriver:
         self.utils = _utils(self)
         self.launcher_cls = partial(Launcher, self)
         self._undo: list[Callable[[], Any]] = []
+
+    def _set_current_device(self, device: Any) -> None:
+        """Make a device the current one: a number or a torch.device. All of them are alike, and any number will do."""
+        index = getattr(device, "index", device)
+        if isinstance(index, int) and index >= 0:
+            self._current = index
 
     @staticmethod
     def is_active() -> bool:
@@ -202,7 +209,9 @@ def install(target: str, device: Device | None = None) -> HeadlessDriver:
         _patch(driver, triton.testing, do_bench=benchmark, do_bench_cudagraph=benchmark)
         _patch(driver, triton.Autotuner, check_disk_cache=_bench_only)
         if (cuda := getattr(triton.torch, "cuda", None)) is not None:
-            _patch(driver, cuda, **{k: v for k, v in torch_answers(device).items() if hasattr(cuda, k)})
+            answers = torch_answers(device)
+            answers |= {"current_device": driver.get_current_device, "set_device": driver.set_current_device}
+            _patch(driver, cuda, **{k: v for k, v in answers.items() if hasattr(cuda, k)})
         if device.backend == "hip":
             # what libraries ask to know AMD by (Liger: is_hip)
             _patch(driver, triton.torch.version, hip="headless")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import settings
 from . import prefetch as prefetching
+from . import several
 from .outcome import Report
 from .prebuilt import read_only
 from .prefetch import usable_cache
@@ -32,9 +34,10 @@ def replay(
     jobs: int | None = None,
     budget: float | None = None,
     background: bool | None = None,
+    devices: Iterable[int] = (),
     progress: Progress | None = None,
 ) -> Report:
-    """Make every variant of a manifest warm in this process, on its current device.
+    """Make every variant of a manifest warm in this process, on its current device or on `devices`.
 
     Call it when the program's modules are imported and set up, before CUDA graphs are captured and before the first
     request. `manifest` is a Manifest, a path, or None for `JITREPLAY_MANIFEST`. `allow` names the top-level packages
@@ -42,7 +45,8 @@ def replay(
     and loads the binary. `jobs` is how many processes may compile (0: by free cores, and none where there is little to
     do; `JITREPLAY_JOBS`), `budget` the seconds that it may take (`JITREPLAY_BUDGET`): what is left then is listed and,
     with `background` (`JITREPLAY_BACKGROUND`), made warm in a thread, not while a CUDA graph is captured.
-    `progress` is called with (done, total, kernel).
+    `devices` are numbers of GPUs as this process counts them, for one that launches on several; what differs on those
+    after the first is told in the notes. `progress` is called with (done, total, kernel).
 
     Returns a Report. A manifest that cannot be read, a Triton that lacks something, a variant that fails: each is told
     in the report and the log, and the program goes on. With `strict` (or `JITREPLAY_STRICT`) it raises JitreplayError.
@@ -62,6 +66,7 @@ def replay(
             chosen.budget if budget is None else budget,
             chosen.background if background is None else background,
             chosen.limit,
+            tuple(devices) or (None,),
             progress,
         )
     except JitreplayError as error:
@@ -83,27 +88,38 @@ def _replay(
     budget: float | None,
     background: bool,
     limit: float | None,
+    devices: tuple[int | None, ...],
     progress: Progress | None,
 ) -> Report:
     triton_hash.begin()
     found = _manifest(manifest)
     ahead = prefetching.take(found)
-    session = Session(
-        *(found, allow),
-        load=load,
-        strict=strict,
-        jobs=jobs,
-        budget=budget,
-        limit=limit,
-        prefetch=ahead,
-        background=background,
-    )
-    try:
-        session.restore_choices()
-        session.late(progress)
-    finally:
-        session.close()
-    return session.report
+    report: Report | None = None
+    start = time.monotonic()
+    for device in devices:
+        with several.current(device):
+            session = Session(
+                *(found, allow),
+                load=load,
+                strict=strict,
+                jobs=jobs,
+                budget=None if budget is None else max(0.0, budget - (time.monotonic() - start)),
+                limit=limit,
+                prefetch=ahead,
+                background=background,
+            )
+            try:
+                session.restore_choices()
+                session.late(progress)
+            finally:
+                session.close()
+        ahead = None
+        if report is None:
+            report = session.report
+        elif device is not None:
+            several.join(report, session.report, device)
+    assert report is not None
+    return report
 
 
 def _manifest(manifest: Any) -> Manifest:

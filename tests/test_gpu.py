@@ -110,6 +110,32 @@ class TestTraffic:
         assert events.count("bench") == 3 and events.count("load") >= len(manifest.variants)
         assert found == sums
 
+    def test_each_device_that_is_named_is_warm(self, tmp_path: Path, recorded: Any) -> None:
+        path, manifest, sums = recorded
+        code = f"""
+        told = []
+        if torch.cuda.device_count() > 1:
+            report = jitreplay.replay({str(path)!r}, allow=("kernels",), devices=(0, 1))
+            from kernels import on_gpu
+            now = torch.cuda.current_device()
+            happened()
+            for device in (1, 0):
+                torch.cuda.set_device(device)
+                torch.set_default_device(f"cuda:{{device}}")
+                told.append([on_gpu.traffic(60), happened()])
+            told.append([report.counts, report.notes, now])
+        answer(told)
+        """
+        found = on_gpu(tmp_path, code)
+        if not found:
+            pytest.skip("one GPU here")
+
+        assert found[:2] == [[sums, []], [sums, []]]
+        counts, notes, now = found[2]
+        assert counts == {"compiled": len(manifest.variants)} and now == 0
+        (note,) = notes
+        assert note.startswith("on device 1: ") and f"{len(manifest.variants)} loaded" in note
+
     def test_a_cache_built_without_the_gpu_is_hit_by_all(self, tmp_path: Path, recorded: Any) -> None:
         path, manifest, sums = recorded
         place = ("--target", f"cuda:{manifest.environments[0].arch}", "--cache-dir", tmp_path / "cache")
