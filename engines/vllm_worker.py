@@ -67,7 +67,7 @@ class WorkerSession:
     def device_ready(self) -> None:
         """The ranks are known and the runner exists: name them, and hook this worker's own next steps."""
         if self._chosen.manifest:
-            triton_hash.begin()  # while weights load
+            triton_hash.begin(prefetch.usable_cache())  # while weights load
         self._describe()
         worker = self.worker
         self._around(worker, "determine_available_memory", before=self.early)

@@ -39,8 +39,8 @@ def warm_up() -> None:
     from triton.runtime.cache import triton_key
 
     triton_key()
-    import_module("triton.experimental.gluon")
     make_backend(internals().driver.active.get_current_target()).hash()
+    import_module("triton.experimental.gluon")
 
 
 def locate(fn: Any, signature: Any, constexprs: Any, options: Any, attrs: Any) -> Entry:

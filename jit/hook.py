@@ -11,7 +11,8 @@ from .internals import changes_hooks
 class Hook:
     """Has wrappers on methods while it is on. Off, those under another tool's wrappers stay as inert pass-throughs.
 
-    A wrapper carries its hook and the function that it found, as `_jitreplay`; it must look at `_on` at each call.
+    A wrapper must look at `_on` at each call. It carries its hook, the function that it found, and itself, as
+    `_jitreplay`: another tool's that came on top may have copied the mark with the rest of its attributes.
     """
 
     def __init__(self) -> None:
@@ -21,10 +22,10 @@ class Hook:
     @changes_hooks
     def _put_on(self, *methods: tuple[Any, str, Callable[[Any], Any]]) -> None:
         """Wrap methods, each given as its class, its name, and what makes a wrapper of the function found there."""
-        for owner, name, wrap in methods:
-            original = getattr(owner, name)
+        found = [(owner, name, wrap, getattr(owner, name)) for owner, name, wrap in methods]
+        for owner, name, wrap, original in found:
             wrapper = wrap(original)
-            wrapper._jitreplay = self, original
+            wrapper._jitreplay = self, original, wrapper
             self._placed.append((owner, name, wrapper, original))
             setattr(owner, name, wrapper)
         self._on = True
@@ -41,6 +42,6 @@ class Hook:
 
 def live(function: Any) -> Any:
     """Return what lies beneath wrappers of ours that were stopped while another was on top of them."""
-    while (mark := getattr(function, "_jitreplay", None)) is not None and not mark[0]._on:
+    while (mark := getattr(function, "_jitreplay", None)) is not None and mark[2] is function and not mark[0]._on:
         function = mark[1]
     return function

@@ -103,7 +103,6 @@ def _dtype(value: V.DType) -> Any:
         raise Unresolved(f"this Triton has no dtype {name!r}") from None
 
 
-@functools.lru_cache(maxsize=256)  # the variants of a kernel have most of theirs in common
 def _tensor(value: V.Tensor) -> Any:
     """Return a stand-in: a meta tensor of the same dtype, strides, alignment and storage size.
 

@@ -6,9 +6,10 @@ at the last boot stands in for it while the files are those of then, and until t
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import json
-import logging
 import os
 import sys
 import threading
@@ -17,77 +18,133 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from .internals import internals
+from ..manifest.settings import LOGGER
+from .internals import renew_in_children
 from .lock import own_folder
 
-LOGGER = logging.getLogger("jitreplay")
-FOLDER, KEPT = "triton", 8
-"""Hosts that share a cache have files of their own each; the notes of so many are kept."""
+FOLDER, KEPT = "triton", 64
+"""Hosts that share a cache have notes of their own each; so many are kept."""
+PATIENCE = 1.0
+"""Seconds that a process which ends at once waits for the check."""
 
 
 class TritonHash:
-    """Takes the hash once in this process. `keep` says whether it may be noted for the next one."""
+    """Takes the hash once. With `trust`, what `note` holds stands in meanwhile, and what is found is noted there."""
 
-    def __init__(self, keep: bool) -> None:
-        self._module: Any = sys.modules["triton.runtime.cache"]
-        self._take: Callable[[], str] = self._module.triton_key
-        self._note = note(Path(sys.modules["triton"].__file__ or "").parent, internals().knobs.cache.dir)
-        self._keep = keep
-        self._kept = read(self._note)
+    def __init__(self, module: Any, find: Callable[[], Path] | None) -> None:
+        self._module, self._find = module, find
+        self._take: Any = module.triton_key
+        self._true = ""
+        cached = getattr(self._take, "cache_info", None)
+        # One that was taken before may be of other files than lie there now; one that keeps nothing cannot be primed.
+        self._trusts = find is not None and cached is not None and not cached().currsize
+        self._note = find() if find is not None and self._trusts else None
+        self._kept = read(self._note) if self._note is not None else ""
+        self._thread = threading.Thread(target=self._run, name="jitreplay-hash", daemon=True)
+
+        @functools.wraps(self._take)
+        def triton_key() -> str:
+            return self._true or self._kept
+
+        self._stand_in = triton_key
+
+    def start(self) -> None:
+        """Begin. What it raises leaves Triton as it was."""
         if self._kept:
             self._module.triton_key = self._stand_in
-        self._thread = threading.Thread(target=self._run, name="jitreplay-hash", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:
+            self.restore()
+            raise
+
+    def restore(self) -> None:
+        """Give Triton its own function back."""
+        if self._module.triton_key is self._stand_in:
+            self._module.triton_key = self._take
 
     def wait(self) -> None:
         """Return when `triton_key` is known: a compile that came sooner would take it a second time."""
         if not self._kept:
             self._thread.join()
 
-    def settle(self) -> None:
-        """Return when the true one is known."""
-        self._thread.join()
-
-    def _stand_in(self) -> str:
-        return self._kept
+    def settle(self, seconds: float | None = None) -> None:
+        """Wait until the true one is known, at most so long."""
+        self._thread.join(seconds)
 
     def _run(self) -> None:
-        found = ""
-        with suppress(Exception):  # what asks for it next is told
-            found = self._take()
-        if self._module.triton_key == self._stand_in:
-            self._module.triton_key = self._take
-        if self._kept and found and found != self._kept:
-            LOGGER.error(
-                "%s holds the hash of another Triton than this one, though its files look the same: it is removed; "
-                "start this process again, or kernels of the other one may be used",
-                self._note,
-            )
-            self._note.unlink(missing_ok=True)
-        elif found and self._keep and not self._kept:
-            write(self._note, found)
+        try:
+            self._true = self._take()
+        except Exception:
+            return  # what asks for it next is told
+        finally:
+            self.restore()
+        note = self._note
+        if note is None or self._find is None:
+            return
+        with suppress(OSError):
+            if self._kept and self._kept != self._true:
+                LOGGER.error(
+                    "%s holds the hash of another Triton than this one, though its files look the same: delete it if "
+                    "it is still there, and start this process again, or kernels of the other one may be used",
+                    note,
+                )
+                note.unlink(missing_ok=True)
+            elif not self._kept and self._find() == note:  # else the files changed while they were read
+                write(note, self._true)
 
 
-_hash: TritonHash | None = None
+class _Begun:
+    """The hash of this process, taken once."""
+
+    def __init__(self) -> None:
+        self.found: TritonHash | None = None
+        self.renew()
+        renew_in_children(self)
+
+    def renew(self) -> None:
+        """Be as new: in a forked child, the thread that takes it is not there."""
+        self.lock = threading.Lock()
+        found, self.found = self.found, None
+        if found is not None:
+            found.restore()
 
 
-def begin(keep: bool = True) -> None:
-    """Begin to take the hash, where Triton is imported already; with `keep`, note it for the next boot."""
-    global _hash
-    if _hash is None and "triton.runtime.cache" in sys.modules:
-        _hash = TritonHash(keep)
+_begun = _Begun()
+
+
+def begin(cache: str | None) -> None:
+    """Begin to take the hash, where Triton is imported already.
+
+    What it was is noted in a cache directory; without one, neither is a note read nor written.
+    """
+    with _begun.lock:
+        module = sys.modules.get("triton.runtime.cache")
+        if _begun.found is not None or module is None:
+            return
+        home = os.path.dirname(sys.modules["triton"].__file__ or "")
+        with suppress(Exception):  # then it is taken when it is asked for
+            found = TritonHash(module, functools.partial(note, Path(home), cache) if cache else None)
+            found.start()
+            _begun.found = found
 
 
 def wait() -> None:
     """Wait for what was begun, if need be."""
-    if _hash is not None:
-        _hash.wait()
+    if (found := _begun.found) is not None:
+        found.wait()
+
+
+@atexit.register
+def _end() -> None:
+    if (found := _begun.found) is not None:
+        found.settle(PATIENCE)
 
 
 def settle() -> None:
     """Wait until Triton itself has the hash."""
-    if _hash is not None:
-        _hash.settle()
+    if (found := _begun.found) is not None:
+        found.settle()
 
 
 def note(home: Path, cache: str | os.PathLike[str]) -> Path:
@@ -102,8 +159,14 @@ def note(home: Path, cache: str | os.PathLike[str]) -> Path:
 
 
 def _files(home: Path) -> Iterator[Path]:
-    """Give the files that Triton hashes, and more: all of its modules."""
-    for folder, inner, names in os.walk(home):
+    """Give the files that Triton hashes, and more: all of its modules. An editable install has folders by link."""
+    seen: set[str] = set()
+    for folder, inner, names in os.walk(home, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inner.clear()
+            continue
+        seen.add(real)
         inner[:] = sorted(name for name in inner if name not in ("include", "__pycache__"))
         yield from (Path(folder) / name for name in sorted(names) if name.endswith((".py", ".so", ".pyd")))
 

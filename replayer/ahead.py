@@ -73,14 +73,16 @@ class Ahead:
         self._kept: list[list[Form]] = []  # `_waits` knows forms by their id
         self._broken: list[tuple[Planned, str, str]] = []
 
-    def begin(self, todo: list[Planned]) -> None:
+    def begin(self, work: list[tuple[Planned, list[Form]]]) -> None:
         """Start the helper while nothing else can be done yet, where it is sure to be wanted.
 
-        Each key has a folder of the disk cache: of more variants than there are folders, some have none.
+        Each key has a folder of the disk cache: of more keys than there are folders, some have none. What is not bound
+        as it was recorded does not count: two of those may have one key here.
         """
-        if self._prefetch.children is not None or self._stamped:
+        if self._prefetch.children is not None or self._stamped or self._tally.stopped:
             return
-        sent = [p for p in todo if may_be_sent(p.variant.kernel) and not self._is_quarantined(p.variant)]
+        sure = [planned for planned, shapes in work if not planned.changed and is_recorded_form(shapes[0])]
+        sent = [p for p in sure if may_be_sent(p.variant.kernel) and not self._is_quarantined(p.variant)]
         sent.sort(key=lambda p: p.variant.compile_ms or COMPILE_MS)
         missing = sent[: max(0, len(sent) - disk.count(self._prefetch.cache, len(sent)))]
         if missing and self._is_worth_it(missing):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from ..jit import triton_hash
 from ..jit.devices import Device
 from ..jit.live_device import headless_device, live_device, recorded_device
 from ..jit.resolve import Unresolved
@@ -202,6 +203,7 @@ def begin(
     if device is None:
         return None
     cache = settle(usable_cache())
+    triton_hash.begin(cache)
     ahead = Prefetch(
         *(manifest, device, cache),
         allow=allow,

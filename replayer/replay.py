@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from ..jit import place, triton_hash
+from ..jit import place
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
@@ -91,7 +91,6 @@ def _replay(
     devices: tuple[int | None, ...],
     progress: Progress | None,
 ) -> Report:
-    triton_hash.begin()
     found = _manifest(manifest)
     ahead = prefetching.take(found)
     report: Report | None = None
@@ -143,7 +142,6 @@ def prefetch(
         chosen = settings()
         if chosen.disabled:
             return False
-        triton_hash.begin()
         found = _manifest(manifest or chosen.manifest)
         ahead = prefetching.begin(
             found, allow=(*allow, *chosen.allow), jobs=chosen.jobs if jobs is None else jobs, limit=chosen.limit
@@ -169,7 +167,7 @@ def fill(
     """
     part, parts = shard
     share = split(manifest, parts)[part - 1]
-    session = Session(share, allow, load=False, jobs=jobs, limit=settings().limit, launchers=True)
+    session = Session(share, allow, load=False, jobs=jobs, limit=settings().limit, launchers=True, trust=False)
     try:
         session.late(progress)
     finally:
@@ -185,6 +183,6 @@ def verify(manifest: Manifest, *, allow: Iterable[str] = (), progress: Progress 
     would launch, it cannot know.
     """
     with read_only(usable_cache()) as cache:
-        session = Session(manifest, allow, cache=cache)
+        session = Session(manifest, allow, cache=cache, trust=False)
         session.verify(progress)
     return session.report

@@ -37,10 +37,8 @@ class Service:
         if (parent := _parent_file()) is not None:
             self._selector.register(parent, selectors.EVENT_READ, "parent")
         try:
-            while is_waited_for(self._line):
-                self._hear("line", owner)  # the owner may have left already
             self._take(owner, rest)
-            while not (self._left and not self._guests) and not self._is_over():
+            while not (self._left and not self._has_guests()) and not self._is_over():
                 self._tell(self._pool.feed())
                 for key, _ in self._selector.select(self._wait()):
                     if key.data == "parent" or not self._hear(key.data, owner):
@@ -55,11 +53,7 @@ class Service:
             self._tell(self._pool.hear(speaker))
             return True
         if speaker == "line":
-            assert self._line is not None
-            line, _ = self._line.accept()
-            guest = Peer(line.fileno(), line.fileno(), line)
-            self._guests.add(guest)
-            self._selector.register(line, selectors.EVENT_READ, guest)
+            self._has_guests()
             return True
         try:
             messages = wire.receive(speaker.inbox, speaker.frames)
@@ -74,13 +68,23 @@ class Service:
         self._bid_farewell(speaker)
         return True
 
+    def _has_guests(self) -> bool:
+        """Let in who waits at the door; return whether anybody has joined."""
+        while is_waited_for(self._line):
+            assert self._line is not None
+            line, _ = self._line.accept()
+            guest = Peer(line.fileno(), line.fileno(), line)
+            self._guests.add(guest)
+            self._selector.register(line, selectors.EVENT_READ, guest)
+        return bool(self._guests)
+
     def _take(self, peer: Peer, messages: list[Any]) -> None:
         self._quiet_since = time.monotonic()
         for message in messages:
             if isinstance(message, wire.Leave):
                 self._left = True
                 self._desk.gone(peer)
-                if self._guests:
+                if self._has_guests():
                     wire.send(peer.outbox, wire.Bye(stays=True))
             else:
                 self._desk.take(peer, message)

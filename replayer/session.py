@@ -45,7 +45,8 @@ class Session:
     take; `budget` the seconds that the stages may take together; `prefetch` what was begun before. `launchers` are
     built even where nothing is loaded, for a cache that ships. With `background`, what is over budget is done after
     `late`, in a thread. `cache` is the directory to use as it is; without it, Triton's is made usable.
-    `on_background_end` is called in that thread.
+    `on_background_end` is called in that thread. Without `trust`, nothing that an earlier process noted of Triton's own
+    files is used: for what is shipped, and for a verdict.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Session:
         launchers: bool = False,
         background: bool = False,
         cache: str = "",
+        trust: bool = True,
     ) -> None:
         self.manifest, self.live = manifest, Live()
         self.report = Report(seconds=dict.fromkeys(("plan", "compile", "load", "total"), 0.0))
@@ -72,9 +74,9 @@ class Session:
         self._left: list[tuple[Planned, list[Form]]] | None = [] if background else None
         self._listener = Listener()
         with self._stage("plan"), self._stage("total"):
-            triton_hash.begin(keep=not cache)
             allow = tuple(allow)
             self._cache = cache or settle(usable_cache())
+            triton_hash.begin(self._cache if trust else None)
             resolver = Resolver(allow)
             backend, _, _ = live_target()
             plan = make_plan(manifest, backend, resolver, rank)
@@ -198,10 +200,10 @@ class Session:
             deadline = time.monotonic() + self._budget - self.report.seconds["total"]
         try:
             with self._stage("total"):
-                self._ahead.begin(todo)
+                work = self._work(todo)
+                self._ahead.begin(work)
                 with self._stage("compile"):
                     triton_hash.wait()
-                work = self._work(todo)
                 total = len(work)
                 self._ahead.prepare(work)
                 for done in range(total):

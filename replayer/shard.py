@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -94,8 +95,9 @@ def _compile(folder: Path, request: Request) -> Answer:
 
     def tell(done: int, _: int, kernel: str) -> None:
         scratch = folder / f"{DONE}.new"
-        scratch.write_text(f"{before_this + done} {kernel}")
-        scratch.replace(folder / DONE)
+        with suppress(OSError):
+            scratch.write_text(f"{before_this + done} {kernel}")
+            scratch.replace(folder / DONE)
 
     for target in request.targets:
         install(target)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import msgspec
 import pytest
 
 from jitreplay.manifest.model import Manifest
@@ -63,6 +65,12 @@ def ptxas(path: Path) -> dict[str, str]:
     return {name: str(path) for name in ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")}
 
 
+STARTED = """
+import jitreplay.replayer.prefetch as prefetching
+started, helper = [], prefetching.Helper
+prefetching.Helper = lambda *args: (started.append(args), helper(*args))[1]
+"""
+REPLAYED = 'report = jitreplay.replay("kernels.jitreplay", allow=("kernels",))\n'
 OUTCOMES = """
 outcomes = [[r.variant.kernel.qualname, r.outcome.value, r.reason] for r in report.results]
 answer({"outcomes": outcomes, "events": happened(), "stopped": report.stopped, "notes": report.notes,
@@ -98,14 +106,8 @@ class TestCompiling:
     def test_a_second_boot_starts_no_helper(self, tmp_path: Path, everything: Manifest) -> None:
         manifest = only(everything, "good", most=2)
         replayed(tmp_path, manifest)
-        code = """
-        import jitreplay.replayer.prefetch as prefetching
-        started = []
-        prefetching.Children = lambda *args: started.append(args)
-        begun = jitreplay.prefetch("kernels.jitreplay", allow=("kernels",))
-        report = jitreplay.replay("kernels.jitreplay", allow=("kernels",))
-        answer([begun, report.counts, len(started)])
-        """
+        begun = 'begun = jitreplay.prefetch("kernels.jitreplay", allow=("kernels",))\n'
+        code = STARTED + begun + REPLAYED + "answer([begun, report.counts, len(started)])"
         assert program(tmp_path, code, FAULTS=str(tmp_path), JITREPLAY_JOBS="2") == [False, {"cached": 2}, 0]
 
         # A file that is cut since then is seen, and made anew.
@@ -113,6 +115,32 @@ class TestCompiling:
         cubin.write_bytes(cubin.read_bytes()[:-100])
         found = outcomes(replayed(tmp_path, manifest))
         assert sorted(pair[0] for pair in found["good"]) == ["cached", "compiled"]
+
+    def test_a_full_cache_of_a_changed_program_needs_none_either(self, tmp_path: Path, everything: Manifest) -> None:
+        """Recorded before and after a change, a kernel is there twice, and its entries in the cache once."""
+        now = only(everything, "good", most=3)
+        before = tuple(
+            msgspec.structs.replace(v, kernel=msgspec.structs.replace(v.kernel, fingerprint=v.kernel.fingerprint[::-1]))
+            for v in now.variants
+        )
+        save(Manifest(now.environments, now.variants + before), tmp_path / "kernels.jitreplay")
+        full = STARTED + REPLAYED + "answer([report.counts, len(started)])"
+        found = program(tmp_path, full, JITREPLAY_JOBS="2")
+        assert found == [{"compiled": 3, "changed": 3}, 1]
+
+        shutil.rmtree(tmp_path / "cache" / ".jitreplay")  # as in a cache that was shipped
+        found = program(tmp_path, full, JITREPLAY_JOBS="2")
+        assert found == [{"cached": 3, "changed": 3}, 0]
+
+    def test_it_is_started_before_tritons_hash_is_there(self, tmp_path: Path, everything: Manifest) -> None:
+        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
+        code = """
+        import jitreplay.jit.triton_hash as taken
+        seen, wait = [], taken.wait
+        taken.wait = lambda: (seen.append(len(started)), wait())
+        """
+        code = STARTED + dedent(code) + REPLAYED + "answer([seen, report.counts])"
+        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [[1], {"compiled": 2}]
 
     def test_a_kernel_that_differs_in_the_helper_is_compiled_here(self, tmp_path: Path, everything: Manifest) -> None:
         found = replayed(tmp_path, only(everything, "differs", "good", most=1))

@@ -1,5 +1,6 @@
 """Recorder, watch and other tools come and go in every order: nothing of theirs is lost, nothing of ours stays."""
 
+import functools
 import itertools
 import logging
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import jitreplay
-from jitreplay.jit.hook import live
+from jitreplay.jit.hook import Hook, live
 from jitreplay.jit.internals import Unsupported, internals
 from jitreplay.manifest.model import Manifest
 from jitreplay.recorder import phase
@@ -145,6 +146,45 @@ def state() -> tuple[Any, ...]:
         listener = tool.before if tool is not None else listener._previous
     hooks = knobs.runtime.jit_cache_hook, knobs.runtime.jit_post_compile_hook
     return (*(beneath(cls.__dict__[name]) for cls, name in wrapped), listener, *hooks)
+
+
+def test_a_tool_that_copies_our_attributes_stays() -> None:
+    class Owner:
+        def method(self) -> list[str]:
+            return ["own"]
+
+    def put(name: str) -> Hook:
+        hook = Hook()
+
+        def wrap(original: Any) -> Any:
+            return lambda owner: [name] * hook._on + original(owner)
+
+        hook._put_on((Owner, "method", wrap))
+        return hook
+
+    first = put("first")
+    before = Owner.method
+
+    @functools.wraps(before)
+    def theirs(owner: Any) -> list[str]:
+        return ["theirs", *before(owner)]
+
+    Owner.method = theirs  # type: ignore[method-assign]
+    first._take_off()
+    second = put("second")
+    assert Owner().method() == ["second", "theirs", "own"]
+    second._take_off()
+    assert Owner.method is theirs and Owner().method() == ["theirs", "own"]
+
+
+def test_a_hook_that_lacks_a_method_wraps_nothing() -> None:
+    class Owner:
+        def method(self) -> None: ...
+
+    found = Owner.method
+    with pytest.raises(AttributeError):
+        Hook()._put_on((Owner, "method", lambda original: print), (Owner, "other", lambda original: print))
+    assert Owner.method is found
 
 
 @pytest.mark.parametrize("kinds", [("recorder", "watch"), ("recorder", "recorder")], ids=" and ".join)

@@ -67,11 +67,11 @@ class Place:
             os.truncate(entry, 100)
         return self.full
 
-    def boot(self, cache: Path, first: str = "", **variables: str) -> Any:
+    def boot(self, cache: Path, first: str = "", last: str = "", **variables: str) -> Any:
         """Return what a server says that can write neither the cache nor what the test took the right from."""
         script, out = self.folder / "server.py", self.folder / "answer.json"
         start = PRELUDE.format(target=TARGET, answer=str(out))
-        script.write_text(start + first + CODE.format(manifest=str(self.manifest)))
+        script.write_text(start + first + CODE.format(manifest=str(self.manifest)) + last)
         out.touch()
         settings = {"TRITON_CACHE_DIR": str(cache), "HOME": str(self.home), "XDG_CACHE_HOME": "", **variables}
         for path in (*cache.glob("**"), *([cache] if cache.exists() else [])):
@@ -132,6 +132,18 @@ def test_the_next_boot_finds_that_too(place: Place) -> None:
 
     assert [outcome for outcome, _ in results] == ["cached"] * 3
     assert "compile" not in events and raised == [] and later == []
+
+
+def test_tritons_hash_of_itself_is_kept_beside_what_it_lacked(place: Place) -> None:
+    cache = place.cache("full")
+    place.boot(cache)
+    (note,) = (place.home / ".cache" / "jitreplay").glob("over-*/.jitreplay/triton/*")
+    before = note.stat().st_mtime_ns
+    first = "import triton.runtime.cache as cache\nown = cache.triton_key\n"
+    code = "import jitreplay.jit.triton_hash as taken\nassert taken._begun.found._kept == own()\n"
+    place.boot(cache, first=first, last=code)
+
+    assert note.stat().st_mtime_ns == before and not list(cache.rglob("triton"))
 
 
 def test_one_that_its_maker_did_not_finish_is_made_elsewhere(place: Place) -> None:

@@ -74,6 +74,26 @@ answer([early, running, made, until(lambda: process.poll() is not None)])
     assert run(tmp_path, recorded, code) == [True, joined, ["compiled"] * 3 * joined, True]
 
 
+def test_one_that_joins_as_the_owner_leaves_is_served(tmp_path: Path, recorded: Path) -> None:
+    code = """
+import signal, threading
+first = begin()
+states(first)
+process = first.children._process
+process.send_signal(signal.SIGSTOP)  # it hears both at once
+leaving = threading.Thread(target=first.close)
+leaving.start()
+time.sleep(0.2)
+second = begin()
+process.send_signal(signal.SIGCONT)
+made = states(second)
+leaving.join()
+second.close()
+answer([type(second.children) is Guest, made, until(lambda: process.poll() is not None)])
+"""
+    assert run(tmp_path, recorded, code) == [True, ["cached"] * 3, True]
+
+
 def test_what_was_compiled_for_one_is_found_by_the_other(tmp_path: Path, recorded: Path) -> None:
     code = """
 first = begin()

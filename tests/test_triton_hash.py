@@ -1,5 +1,6 @@
 """Triton's hash of itself: kept for the next boot, never trusted for another Triton's files, checked behind."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -28,6 +29,7 @@ import jitreplay.jit.triton_hash as taken
 report = jitreplay.replay({manifest!r}, allow=("kernels",))
 early = not may.is_set() and {wait} > 1
 stood_in = cache.triton_key is not slow
+{then}
 may.set()
 taken.settle()
 answer([report.counts, early and stood_in, asked, cache.triton_key is slow, open("log").read()])
@@ -41,9 +43,9 @@ class Boots:
         self.folder, self.notes = folder, folder / "cache" / ".jitreplay" / "triton"
         self.manifest = save(goods(folder, 2), folder / "kernels.jitreplay")
 
-    def boot(self, wait: float = 0) -> Any:
-        """Boot with a hash that comes `wait` seconds late, or when the replay is over, where that is sooner."""
-        return program(self.folder, BOOT.format(wait=wait, manifest=str(self.manifest)))
+    def boot(self, wait: float = 0, then: str = "") -> Any:
+        """Boot with a hash that comes `wait` seconds late, or when `then` is done, where that is sooner."""
+        return program(self.folder, BOOT.format(wait=wait, manifest=str(self.manifest), then=then))
 
     @property
     def noted(self) -> Path:
@@ -73,15 +75,95 @@ def test_the_second_boot_does_not_wait_for_it(boots: Boots) -> None:
     assert boots.noted.read_text() == noted
 
 
+def test_who_got_what_stood_in_has_the_true_one_later(boots: Boots) -> None:
+    boots.boot()
+    then = "from triton.runtime.cache import triton_key; kept = triton_key(); may.set(); taken.settle()\n"
+    then += "assert kept == own() and triton_key is not slow and triton_key() == slow()\n"
+
+    assert boots.boot(wait=200, then=then)[1:4] == [True, [False], True]
+
+
+def test_a_forked_child_takes_its_own(boots: Boots) -> None:
+    boots.boot()
+    then = """
+if os.fork() == 0:
+    may.set()
+    good = cache.triton_key is slow and taken._begun.found is None
+    taken.begin(os.environ["TRITON_CACHE_DIR"])
+    taken.settle()
+    os._exit(0 if good and cache.triton_key is slow and slow() == own() else 1)
+code = os.wait()[1]
+assert code == 0, code
+"""
+    assert boots.boot(wait=200, then=then)[1:4] == [True, [False], True]
+
+
+def test_threads_that_begin_at_once_leave_nothing(boots: Boots) -> None:
+    boots.boot()
+    code = """
+    import sys, threading
+    import triton.runtime.cache as cache
+    import jitreplay.jit.triton_hash as taken
+    sys.setswitchinterval(1e-5)
+    own = cache.triton_key
+    threads = [threading.Thread(target=taken.begin, args=(os.environ["TRITON_CACHE_DIR"],)) for _ in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    names = [thread.name for thread in threading.enumerate()]
+    taken.settle()
+    answer([names.count("jitreplay-hash"), cache.triton_key is own])
+    """
+    assert program(boots.folder, code) in ([1, True], [0, True])
+
+
+@pytest.mark.parametrize("broken", ["del cache.triton_key", "threading.Thread.start = None", "triton.__file__ = None"])
+def test_what_it_cannot_do_reaches_nobody(boots: Boots, broken: str) -> None:
+    boots.boot()
+    code = f"""
+    import threading
+    import triton.runtime.cache as cache
+    import jitreplay.jit.triton_hash as taken
+    own = cache.triton_key
+    {broken}
+    taken.begin(os.environ["TRITON_CACHE_DIR"])
+    taken.wait()
+    answer(getattr(cache, "triton_key", own) is own or "jitreplay-hash" in [t.name for t in threading.enumerate()])
+    """
+    assert program(boots.folder, code) is True
+
+
+def test_a_hash_that_was_taken_before_is_not_kept(boots: Boots) -> None:
+    # The files may have been replaced since.
+    code = f"""
+    import triton.runtime.cache as cache
+    cache.triton_key()
+    report = jitreplay.replay({str(boots.manifest)!r}, allow=("kernels",))
+    answer(report.counts)
+    """
+    assert program(boots.folder, code) == {"cached": 2} and not boots.notes.exists()
+
+
 def test_a_note_of_another_triton_is_told_and_removed(boots: Boots) -> None:
     boots.boot()
     write(boots.noted, "3.6.0-another")
 
+    for words in (("verify",), ("compile", "--cache-dir", boots.folder / "cache")):
+        done = jitreplay(boots.folder, *words, boots.manifest, "--target", "cuda:90", "--allow", "kernels", "--json")
+        assert json.loads(done.stdout)["counts"] in ({"warm": 2}, {"cached": 2})  # for a verdict it is not asked
     counts, _, _, restored, log = boots.boot()
 
     assert counts == {"compiled": 2} and restored and "start this process again" in log
     assert list(boots.notes.iterdir()) == []
     assert boots.boot()[0] == {"cached": 2} and boots.noted
+
+
+def test_a_program_that_ends_at_once_checks_it_too(boots: Boots) -> None:
+    boots.boot()
+    write(boots.noted, "3.6.0-another")
+
+    program(boots.folder, f"jitreplay.replay({str(boots.manifest)!r}, allow=('kernels',))\nanswer(0)")
+
+    assert list(boots.notes.iterdir()) == []
 
 
 def test_one_that_cannot_be_kept_is_taken_at_each_boot(boots: Boots) -> None:
@@ -134,6 +216,14 @@ def test_any_change_of_tritons_files_makes_it_another(tmp_path: Path) -> None:
     now()
     (home / "more.py").unlink()
     module.rename(home / "other.py")
+    now()
+    backend = tmp_path / "sources"  # an editable install has its backends by link
+    backend.mkdir()
+    (home / "backends").symlink_to(backend, target_is_directory=True)
+    (backend / "loop").symlink_to(home, target_is_directory=True)
+    (backend / "compiler.py").write_text("x = 2")
+    now()
+    (backend / "compiler.py").write_text("x = 3")
     now()
     home.rename(tmp_path / "elsewhere")
     assert note(tmp_path / "elsewhere", tmp_path) not in seen
