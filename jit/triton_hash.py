@@ -48,15 +48,21 @@ class TritonHash:
 
         self._stand_in = triton_key
 
-    def start(self) -> None:
-        """Begin. What it raises leaves Triton as it was."""
+    def start(self, busy: bool) -> None:
+        """Begin; where a hash is held and this process is `busy`, `check` does the rest. What raises changes nothing."""
         if self._kept:
             self._module.triton_key = self._stand_in
-        try:
-            self._thread.start()
-        except BaseException:
-            self.restore()
-            raise
+        if not (self._kept and busy):
+            self.check()
+
+    def check(self) -> None:
+        """Take the true one, if that was not begun."""
+        if self._thread.ident is None:
+            try:
+                self._thread.start()
+            except BaseException:
+                self.restore()
+                raise
 
     def restore(self) -> None:
         """Give Triton its own function back."""
@@ -70,6 +76,7 @@ class TritonHash:
 
     def settle(self, seconds: float | None = None) -> None:
         """Wait until the true one is known, at most so long."""
+        self.check()
         self._thread.join(seconds)
 
     def _run(self) -> None:
@@ -113,10 +120,11 @@ class _Begun:
 _begun = _Begun()
 
 
-def begin(cache: str | None) -> None:
+def begin(cache: str | None, busy: bool = False) -> None:
     """Begin to take the hash, where Triton is imported already.
 
-    What it was is noted in a cache directory; without one, neither is a note read nor written.
+    What it was is noted in a cache directory; without one, neither is a note read nor written. A process that is `busy`
+    checks what was noted when it calls `check`: two threads at once are slower than one after the other.
     """
     with _begun.lock:
         module = sys.modules.get("triton.runtime.cache")
@@ -125,8 +133,15 @@ def begin(cache: str | None) -> None:
         home = os.path.dirname(sys.modules["triton"].__file__ or "")
         with suppress(Exception):  # then it is taken when it is asked for
             found = TritonHash(module, functools.partial(note, Path(home), cache) if cache else None)
-            found.start()
+            found.start(busy)
             _begun.found = found
+
+
+def check() -> None:
+    """Have what stands in checked in a thread from now on, if it is not yet."""
+    with _begun.lock, suppress(Exception):
+        if (found := _begun.found) is not None:
+            found.check()
 
 
 def wait() -> None:
@@ -137,8 +152,9 @@ def wait() -> None:
 
 @atexit.register
 def _end() -> None:
-    if (found := _begun.found) is not None:
-        found.settle(PATIENCE)
+    with suppress(Exception):  # no thread can be started any more
+        if (found := _begun.found) is not None:
+            found.settle(PATIENCE)
 
 
 def settle() -> None:

@@ -76,7 +76,7 @@ class Session:
         with self._stage("plan"), self._stage("total"):
             allow = tuple(allow)
             self._cache = cache or settle(usable_cache())
-            triton_hash.begin(self._cache if trust else None)
+            triton_hash.begin(self._cache if trust else None, busy=True)
             resolver = Resolver(allow)
             backend, _, _ = live_target()
             plan = make_plan(manifest, backend, resolver, rank)
@@ -259,6 +259,7 @@ class Session:
 
     def _finish(self) -> None:
         self._ahead.close(self.report, complete=not self.todo)
+        triton_hash.check()
         if told := differences(self._cache):
             self.report.notes.append(told)
         if any(result.outcome is Outcome.COMPILED for result in self.report.results) and (told := kept(self._cache)):
