@@ -274,7 +274,8 @@ def _print_text(report: Report, tail: str) -> None:
         table(("autotuner", "choices", "restored", "reason"), words)
         say("")
     counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in report.counts.items()) or "no variants"
-    say(f"{many(len(report.results), 'variant')} in {report.seconds.get('total', 0.0):.1f} s: {counts}")
+    built = f"; {many(report.launchers, 'launcher')} built" if report.launchers else ""
+    say(f"{many(len(report.results), 'variant')} in {report.seconds.get('total', 0.0):.1f} s: {counts}{built}")
     if report.choices:
         say(f"{sum(c.restored for c in report.choices)} of {len(report.choices)} autotuner choices restored")
     if tail:

@@ -5,6 +5,7 @@ Read on Triton 3.6.0 (CudaLauncher, HIPLauncher, `compile_module_from_src`). Fro
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from .hook import Hook
 from .internals import internals
 from .lock import KeyLocks, own_folder
 
@@ -51,6 +53,29 @@ def build(kernel: Any, locks: KeyLocks | None = None) -> bool:
     with _not_loading(module, locks) as built:
         getattr(module, launcher)(kernel.src, kernel.metadata)
     return bool(built)
+
+
+class Builds(Hook):
+    """Counts the launchers that Triton has the C compiler build meanwhile; from 3.7 on none is for one signature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __enter__(self) -> None:
+        self._put_on((import_module("triton.runtime.build"), "_build", self._wrap))
+
+    def __exit__(self, *_: object) -> None:
+        self._take_off()
+
+    def _wrap(self, original: Any) -> Any:
+        @functools.wraps(original)
+        def _build(name: str, *args: Any, **kwargs: Any) -> Any:
+            found = original(name, *args, **kwargs)
+            self.count += self._on and "launcher" in name
+            return found
+
+        return _build
 
 
 @contextmanager

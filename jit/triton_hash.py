@@ -49,7 +49,7 @@ class TritonHash:
         self._stand_in = triton_key
 
     def start(self, busy: bool) -> None:
-        """Begin; where a hash is held and this process is `busy`, `check` does the rest. What raises changes nothing."""
+        """Begin; where a hash is held and this process `busy`, `check` does the rest. What raises changes nothing."""
         if self._kept:
             self._module.triton_key = self._stand_in
         if not (self._kept and busy):

@@ -91,5 +91,5 @@ class Desk:
 def _once(answer: wire.Answer) -> wire.Answer:
     """Return an answer for those who ask for a key that was compiled for another: they find it on disk."""
     if answer.state is not wire.State.COMPILED:
-        return answer
-    return msgspec.structs.replace(answer, state=wire.State.CACHED, seconds=0.0)
+        return msgspec.structs.replace(answer, launcher=False)
+    return msgspec.structs.replace(answer, state=wire.State.CACHED, seconds=0.0, launcher=False)

@@ -67,7 +67,8 @@ class Report(msgspec.Struct):
 
     `error` is not empty when there was no replay at all: no manifest, or one that cannot be read. `stopped` is not
     when it ended before its time: too many equal failures. `notes` tell what else is worth knowing. `memory` is by how
-    many bytes what this process uses grew meanwhile: `host`, and `device` where it runs on a GPU.
+    many bytes what this process uses grew meanwhile: `host`, and `device` where it runs on a GPU. `launchers` is how
+    many the C compiler built, where Triton has one for each signature.
     """
 
     results: list[Result] = []
@@ -78,6 +79,7 @@ class Report(msgspec.Struct):
     stopped: str = ""
     notes: list[str] = []
     memory: dict[str, int] = {}
+    launchers: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
@@ -101,7 +103,8 @@ class Report(msgspec.Struct):
             return f"no replay: {self.error}"
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items()) or "no variants"
         loaded = sum(result.loaded for result in self.results)
-        tail = f"; {loaded} loaded" if loaded else ""
+        tail = f"; {many(self.launchers, 'launcher')} built" if self.launchers else ""
+        tail += f"; {loaded} loaded" if loaded else ""
         if self.choices:
             tail += f"; {sum(c.restored for c in self.choices)} of {len(self.choices)} autotuner choices restored"
         failed = Counter(result.reason for result in self.results if result.outcome is Outcome.FAILED)
@@ -129,6 +132,9 @@ class Report(msgspec.Struct):
                 for result in self.results
             ],
         }
+        for name, number in (("loaded", sum(r.loaded for r in self.results)), ("launchers", self.launchers)):
+            if number:
+                data[name] = number
         if self.stopped:
             data["stopped"] = self.stopped
         if self.memory:

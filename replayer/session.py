@@ -260,6 +260,7 @@ class Session:
     def _finish(self) -> None:
         self._ahead.close(self.report, complete=not self.todo)
         triton_hash.check()
+        self.report.launchers = self._warmer.built
         if told := differences(self._cache):
             self.report.notes.append(told)
         if any(result.outcome is Outcome.COMPILED for result in self.report.results) and (told := kept(self._cache)):

@@ -62,6 +62,7 @@ def join(report: Report, found: Report) -> None:
     """Add what was found for another target, or another shard, to a report."""
     report.results.extend(found.results)
     report.stopped = report.stopped or found.stopped
+    report.launchers += found.launchers
     report.drift.extend(line for line in found.drift if line not in report.drift)
     report.notes.extend(line for line in found.notes if line not in report.notes)
     for stage, spent in found.seconds.items():

@@ -41,6 +41,12 @@ class Warmer:
         self._manifest, self._resolver, self._listener = manifest, resolver, listener
         self._stage, self._load, self._launchers = stage, load, launchers
         self.files: set[str] = set()
+        self._builds, self._built_ahead = launcher.Builds(), 0
+
+    @property
+    def built(self) -> int:
+        """How many launchers were built, here and by a helper."""
+        return self._builds.count + self._built_ahead
 
     def fingerprint(self, planned: Planned) -> str:
         """Return the fingerprint of a planned variant's kernel in this process."""
@@ -71,14 +77,15 @@ class Warmer:
         reason = reason or note
         if self._load:
             try:
-                with self._stage("load"):
+                with self._stage("load"), self._builds:
                     load_kernel(bound.kernel)
             except Exception as error:
                 text = f"{found.value}, but it cannot be loaded: {said(error)}"
                 return Result(planned.variant, Outcome.FAILED, text)
         elif self._launchers:
             try:
-                launcher.build(bound.kernel)
+                with self._builds:
+                    launcher.build(bound.kernel)
             except Exception as error:
                 reason = reason or f"no launcher was built: {said(error)}"
         self._note_files(bound)
@@ -122,6 +129,7 @@ class Warmer:
 
     def _credit(self, planned: Planned, found: Outcome, answer: Answer) -> tuple[Outcome, str]:
         """Return what was found once a helper's part in it is known, and what is to be said about that."""
+        self._built_ahead += answer.launcher
         if answer.state not in (State.COMPILED, State.CACHED):
             return found, ""
         if answer.fingerprint != self._resolver.fingerprint(planned.fn):
