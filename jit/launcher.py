@@ -63,7 +63,9 @@ class Builds(Hook):
         self.count = 0
 
     def __enter__(self) -> None:
-        self._put_on((import_module("triton.runtime.build"), "_build", self._wrap))
+        module = import_module("triton.runtime.build")
+        if hasattr(module, "_build"):
+            self._put_on((module, "_build", self._wrap))
 
     def __exit__(self, *_: object) -> None:
         self._take_off()
