@@ -73,7 +73,8 @@ class TestReplay:
 
         kinds = [kind for kind, _ in events]
         assert held == 12 and len(done) == 12
-        assert kinds.count("compile") == 12 and kinds.count("load") == 12
+        # What the helper has made by then is found on disk.
+        assert kinds.count("compile") + kinds.count("disk_hit") == 12 and kinds.count("load") == 12
         assert {row[1] for row in done} <= {"compiled", "warm"}
 
     def test_a_compile_that_breaks_its_process_costs_itself_alone(self, tmp_path: Path, everything: Manifest) -> None:
