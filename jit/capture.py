@@ -46,9 +46,6 @@ class Captures(Hook):
         methods = (graph, "capture_begin", self._wrap_begin), (graph, "capture_end", self._wrap_end)
         self._put_on(*(each for each in methods if hasattr(graph, each[1])))
 
-    def uninstall(self) -> None:
-        self._take_off()
-
     @contextmanager
     def apart(self, unless: Callable[[], bool] = bool) -> Iterator[None]:
         """Wait until no capture is under way, or `unless` is true (see `wake`); none begins before this ends."""

@@ -209,7 +209,7 @@ def torch_answers(device: Device) -> dict[str, Any]:
     """Return what torch.cuda should say of a device, by the attribute's name.
 
     The fields of the properties are those of torch 2.11 with CUDA. `is_available` stays false: tensors are on the CPU,
-    and the real one asks the driver.
+    and the real one asks the driver. Which device is current, the headless driver says.
     """
     properties = SimpleNamespace(
         name=device.name,
@@ -240,8 +240,6 @@ def torch_answers(device: Device) -> dict[str, Any]:
     return {
         "is_available": lambda: False,
         "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "set_device": lambda device: None,
         "synchronize": lambda device=None: None,
         "get_device_name": lambda device=None: properties.name,
         "get_device_capability": lambda device=None: (properties.major, properties.minor),

@@ -46,7 +46,8 @@ def before_first_run(tuner: Any, call: Callable[[Any], None]) -> None:
 class FirstRun(Hook):
     """Calls `on_first(tuner)` before the first run of each autotuner that is made while it is installed.
 
-    What that raises goes to `on_error`; the run goes on.
+    What that raises goes to `on_error`; the run goes on. A tuner that has not run yet when it is uninstalled takes its
+    own wrapper off at its run.
     """
 
     def __init__(self, on_first: Callable[[Any], None], on_error: Callable[[Exception], None]) -> None:
@@ -55,10 +56,6 @@ class FirstRun(Hook):
 
     def install(self) -> None:
         self._put_on((internals().Autotuner, "__init__", self._wrap))
-
-    def uninstall(self) -> None:
-        """Take the wrapper off. A tuner that has not run yet takes its own off at its run."""
-        self._take_off()
 
     def _wrap(self, original: Any) -> Any:
         hook = self

@@ -31,7 +31,7 @@ class Hook:
         self._on = True
 
     @changes_hooks
-    def _take_off(self) -> None:
+    def uninstall(self) -> None:
         """Take the wrappers off where they are the top ones."""
         self._on = False
         for owner, name, wrapper, original in self._placed:

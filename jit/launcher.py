@@ -68,7 +68,7 @@ class Builds(Hook):
             self._put_on((module, "_build", self._wrap))
 
     def __exit__(self, *_: object) -> None:
-        self._take_off()
+        self.uninstall()
 
     def _wrap(self, original: Any) -> Any:
         @functools.wraps(original)

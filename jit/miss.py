@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .hook import Hook
-from .internals import internals
+from .internals import changes_hooks, internals
 from .listener import Listener
 from .look import is_future
 
@@ -72,16 +72,18 @@ class MissHook(Hook):
         self._pending = threading.local()
         self._in_workers: list[Any] = []
 
+    @changes_hooks
     def install(self) -> None:
         """Put the wrappers in place. Raises Unsupported when this Triton lacks a name."""
         cls = internals().JITFunction
         self._listener.install()
         self._put_on((cls, "_pack_args", self._wrap_pack), (cls, "_do_compile", self._wrap_compile))
 
+    @changes_hooks
     def uninstall(self) -> None:
         """Take the wrappers off, if they are in place."""
         if self._placed:
-            self._take_off()
+            super().uninstall()
             self._listener.uninstall()
 
     @property

@@ -51,7 +51,7 @@ def add(cache: str | os.PathLike[str], builds: dict[str, Any]) -> None:
     path = own_folder(cache) / NOTE
     found = {**read(cache).get("builds", {}), **builds}
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, json.dumps({"place": str(Path(cache).absolute()), "builds": found}))
+    write_whole(path, json.dumps({"place": str(Path(cache).absolute()), "builds": found}))
 
 
 def read(cache: str | os.PathLike[str]) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def settle(cache: str | os.PathLike[str]) -> int:
         return 0
     found = read(root)
     count = sum(_write_groups(entry, entry) for entry in _entries(root))
-    _write(own_folder(root) / NOTE, json.dumps({**found, "place": str(root)}))
+    write_whole(own_folder(root) / NOTE, json.dumps({**found, "place": str(root)}))
     return count
 
 
@@ -107,9 +107,9 @@ def layer(cache: str | os.PathLike[str], upper: str | os.PathLike[str]) -> int:
                 there.symlink_to(entry, target_is_directory=True)
             count += 1
     own_folder(over).mkdir(exist_ok=True)
-    _write(own_folder(over) / BENEATH, str(root))
+    write_whole(own_folder(over) / BENEATH, str(root))
     if found:
-        _write(own_folder(over) / NOTE, json.dumps({**found, "place": str(over.absolute())}))
+        write_whole(own_folder(over) / NOTE, json.dumps({**found, "place": str(over.absolute())}))
     return count
 
 
@@ -157,10 +157,11 @@ def write_group(entry: Path, group: Path, names: list[str]) -> None:
     """Write a group file for the files of an entry, whole or not at all."""
     stem = group.name.removeprefix("__grp__").removesuffix(".json")
     children = {name: str(entry.absolute() / name) for name in sorted(names) if name.startswith(f"{stem}.")}
-    _write(group, json.dumps({"child_paths": children}))
+    write_whole(group, json.dumps({"child_paths": children}))
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, whole or not at all. Raises OSError."""
     scratch = path.with_name(f"{path.name}.tmp.{os.getpid()}.{threading.get_native_id()}")
     scratch.write_text(text)
     os.replace(scratch, path)

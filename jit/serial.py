@@ -36,9 +36,6 @@ class Serial(Hook):
             (names.CompiledKernel, "_init_handles", self._wrap_load),
         )
 
-    def uninstall(self) -> None:
-        self._take_off()
-
     @contextmanager
     def of(self, fn: Any) -> Iterator[None]:
         """Let no other thread compile this kernel meanwhile."""

@@ -21,6 +21,7 @@ from typing import Any
 from ..manifest.settings import LOGGER
 from .internals import renew_in_children
 from .lock import own_folder
+from .place import write_whole
 
 FOLDER, KEPT = "triton", 64
 """Hosts that share a cache have notes of their own each; so many are kept."""
@@ -29,7 +30,7 @@ PATIENCE = 1.0
 
 
 class TritonHash:
-    """Takes the hash once. With `trust`, what `note` holds stands in meanwhile, and what is found is noted there."""
+    """Takes the hash once. What the note holds that `find` gives stands in meanwhile; what is found is noted there."""
 
     def __init__(self, module: Any, find: Callable[[], Path] | None) -> None:
         self._module, self._find = module, find
@@ -37,8 +38,7 @@ class TritonHash:
         self._true = ""
         cached = getattr(self._take, "cache_info", None)
         # One that was taken before may be of other files than lie there now; one that keeps nothing cannot be primed.
-        self._trusts = find is not None and cached is not None and not cached().currsize
-        self._note = find() if find is not None and self._trusts else None
+        self._note = find() if find is not None and cached is not None and not cached().currsize else None
         self._kept = read(self._note) if self._note is not None else ""
         self._thread = threading.Thread(target=self._run, name="jitreplay-hash", daemon=True)
 
@@ -153,14 +153,13 @@ def wait() -> None:
 @atexit.register
 def _end() -> None:
     with suppress(Exception):  # no thread can be started any more
-        if (found := _begun.found) is not None:
-            found.settle(PATIENCE)
+        settle(PATIENCE)
 
 
-def settle() -> None:
-    """Wait until Triton itself has the hash."""
+def settle(seconds: float | None = None) -> None:
+    """Wait until Triton itself has the hash, at most so long."""
     if (found := _begun.found) is not None:
-        found.settle()
+        found.settle(seconds)
 
 
 def note(home: Path, cache: str | os.PathLike[str]) -> Path:
@@ -207,11 +206,9 @@ def read(path: Path) -> str:
 
 def write(path: Path, found: str) -> None:
     """Note a hash, and drop the oldest notes beside it; nothing where that cannot be."""
-    scratch = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(f"{_mark(found)}\n{found}")
-        os.replace(scratch, path)
+        write_whole(path, f"{_mark(found)}\n{found}")
         notes = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns)
         for old in notes[:-KEPT]:
             old.unlink(missing_ok=True)

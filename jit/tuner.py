@@ -52,7 +52,7 @@ class TunerHook(Hook):
     @changes_hooks
     def uninstall(self) -> None:
         """Take the wrappers off, and give each tuner its own dict back, updated."""
-        self._take_off()
+        super().uninstall()
         for ref in self._tuners:
             tuner = ref()
             cache = getattr(tuner, "cache", None)

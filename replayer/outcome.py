@@ -93,6 +93,18 @@ class Report(msgspec.Struct):
         return not self.error and not any(result.outcome in NOT_WARM for result in self.results)
 
     @property
+    def loaded(self) -> int:
+        """How many variants have their binary and launcher ready."""
+        return sum(result.loaded for result in self.results)
+
+    def add_work(self, found: Report) -> None:
+        """Add what the work of another report took, and that it was stopped."""
+        self.stopped = self.stopped or found.stopped
+        self.launchers += found.launchers
+        for stage, spent in found.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + spent
+
+    @property
     def remarks(self) -> list[str]:
         """What is worth knowing of the whole, a line each: drift, then notes."""
         return [*(f"differs from the recording: {line}" for line in self.drift), *self.notes]
@@ -102,9 +114,8 @@ class Report(msgspec.Struct):
         if self.error:
             return f"no replay: {self.error}"
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.counts.items()) or "no variants"
-        loaded = sum(result.loaded for result in self.results)
         tail = f"; {many(self.launchers, 'launcher')} built" if self.launchers else ""
-        tail += f"; {loaded} loaded" if loaded else ""
+        tail += f"; {self.loaded} loaded" if self.loaded else ""
         if self.choices:
             tail += f"; {sum(c.restored for c in self.choices)} of {len(self.choices)} autotuner choices restored"
         failed = Counter(result.reason for result in self.results if result.outcome is Outcome.FAILED)
@@ -132,7 +143,7 @@ class Report(msgspec.Struct):
                 for result in self.results
             ],
         }
-        for name, number in (("loaded", sum(r.loaded for r in self.results)), ("launchers", self.launchers)):
+        for name, number in (("loaded", self.loaded), ("launchers", self.launchers)):
             if number:
                 data[name] = number
         if self.stopped:

@@ -38,7 +38,7 @@ class Service:
             self._selector.register(parent, selectors.EVENT_READ, "parent")
         try:
             self._take(owner, rest)
-            while not (self._left and not self._has_guests()) and not self._is_over():
+            while not (self._left and not self._let_in()) and not self._is_over():
                 self._tell(self._pool.feed())
                 for key, _ in self._selector.select(self._wait()):
                     if key.data == "parent" or not self._hear(key.data, owner):
@@ -53,7 +53,7 @@ class Service:
             self._tell(self._pool.hear(speaker))
             return True
         if speaker == "line":
-            self._has_guests()
+            self._let_in()
             return True
         try:
             messages = wire.receive(speaker.inbox, speaker.frames)
@@ -68,7 +68,7 @@ class Service:
         self._bid_farewell(speaker)
         return True
 
-    def _has_guests(self) -> bool:
+    def _let_in(self) -> bool:
         """Let in who waits at the door; return whether anybody has joined."""
         while is_waited_for(self._line):
             assert self._line is not None
@@ -84,7 +84,7 @@ class Service:
             if isinstance(message, wire.Leave):
                 self._left = True
                 self._desk.gone(peer)
-                if self._has_guests():
+                if self._let_in():
                     wire.send(peer.outbox, wire.Bye(stays=True))
             else:
                 self._desk.take(peer, message)

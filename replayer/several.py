@@ -39,9 +39,6 @@ def join(report: Report, found: Report, device: int) -> None:
     ]
     report.notes.append(f"on device {device}: {found.summary()}")
     report.notes += [f"on device {device}: {note}" for note in found.notes if note not in report.notes]
-    report.stopped = report.stopped or found.stopped
-    report.launchers += found.launchers
-    for name, spent in found.seconds.items():
-        report.seconds[name] = report.seconds.get(name, 0.0) + spent
+    report.add_work(found)
     for name, size in found.memory.items():
         report.memory[name] = report.memory.get(name, 0) + size

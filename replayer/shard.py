@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from ..jit.place import write_whole
 from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
@@ -61,12 +62,9 @@ def split(manifest: Manifest, parts: int) -> list[Manifest]:
 def join(report: Report, found: Report) -> None:
     """Add what was found for another target, or another shard, to a report."""
     report.results.extend(found.results)
-    report.stopped = report.stopped or found.stopped
-    report.launchers += found.launchers
     report.drift.extend(line for line in found.drift if line not in report.drift)
     report.notes.extend(line for line in found.notes if line not in report.notes)
-    for stage, spent in found.seconds.items():
-        report.seconds[stage] = report.seconds.get(stage, 0.0) + spent
+    report.add_work(found)
 
 
 def main(folder: Path) -> None:
@@ -95,10 +93,8 @@ def _compile(folder: Path, request: Request) -> Answer:
     before_this = 0
 
     def tell(done: int, _: int, kernel: str) -> None:
-        scratch = folder / f"{DONE}.new"
         with suppress(OSError):
-            scratch.write_text(f"{before_this + done} {kernel}")
-            scratch.replace(folder / DONE)
+            write_whole(folder / DONE, f"{before_this + done} {kernel}")
 
     for target in request.targets:
         install(target)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..jit.lock import own_folder
+from ..jit.place import write_whole
 from ..jit.toolchain import sizes
 from ..manifest import file
 from ..manifest.model import Manifest
@@ -43,8 +44,6 @@ class Stamp:
             names = sorted({os.path.abspath(path).removeprefix(f"{root}{os.sep}") for path in paths})
             found = sizes(str(root / name) for name in names)
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            scratch = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-            scratch.write_text(json.dumps({"files": dict(zip(names, found, strict=True))}))
-            os.replace(scratch, self.path)
+            write_whole(self.path, json.dumps({"files": dict(zip(names, found, strict=True))}))
         except (OSError, ValueError):
             pass

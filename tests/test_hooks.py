@@ -170,10 +170,10 @@ def test_a_tool_that_copies_our_attributes_stays() -> None:
         return ["theirs", *before(owner)]
 
     Owner.method = theirs  # type: ignore[method-assign]
-    first._take_off()
+    first.uninstall()
     second = put("second")
     assert Owner().method() == ["second", "theirs", "own"]
-    second._take_off()
+    second.uninstall()
     assert Owner.method is theirs and Owner().method() == ["theirs", "own"]
 
 
