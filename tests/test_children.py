@@ -246,6 +246,7 @@ def hanging(tmp_path: Path, everything: Manifest) -> Iterator[tuple[Any, list[in
     path = save(only(everything, "hangs", "good", most=1), tmp_path / "kernels.jitreplay")
     text = PRELUDE.format(target=TARGET, answer=str(tmp_path / "answer.json"))
     text += dedent(f"""
+    import sys
     import time
     from triton import knobs
     if os.environ.get("FORK") and os.fork() == 0:
@@ -257,6 +258,7 @@ def hanging(tmp_path: Path, everything: Manifest) -> Iterator[tuple[Any, list[in
         jitreplay.replay({str(path)!r}, allow=("kernels",))
     except KeyboardInterrupt:
         answer(knobs.compilation.listener is None)
+        sys.exit()  # else, where it came inside an exec() of text, CPython ends by SIGINT though it was handled
     """)
     (tmp_path / "program.py").write_text(text)
     env = environment(tmp_path, FAULTS=str(tmp_path), FORK="1", JITREPLAY_JOBS="2")
