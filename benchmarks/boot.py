@@ -79,8 +79,8 @@ elif mode == "prefetch":
     report = jitreplay.replay(path, allow=("boot_kernels",))
 else:
     if mode == "serial":
-        import jitreplay.replayer.ahead as ahead
-        ahead.START = 1e9  # seconds: never worth a helper
+        import jitreplay.replayer.worth as worth
+        worth.START = 1e9  # seconds: never worth a helper
     report = jitreplay.replay(path, allow=("boot_kernels",), jobs=int(argument))
 end = time.perf_counter()
 found = {"seconds": end - (loaded if mode == "prefetch" else imported)}

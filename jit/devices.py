@@ -60,6 +60,13 @@ class Device:
         """The target that this device runs."""
         return Target(self.backend, self.arch, self.warp_size)
 
+    def is_like(self, other: Device) -> bool:
+        """Whether a kernel's module finds another to be this one: clocks and memory differ between boards."""
+        mine, its = (
+            (one.name, one.target, one.capability, one.multiprocessors, one.max_shared_mem) for one in (self, other)
+        )
+        return mine == its
+
     def triton_properties(self) -> dict[str, Any]:
         """Return what Triton's `utils.get_device_properties` gives (3.6.0 to 3.9.0, driver.c of both backends)."""
         facts: dict[str, Any] = {

@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 
 from ..jit import disk
-from ..jit.launcher import is_per_signature
 from ..jit.live_device import is_headless, live_device
-from ..manifest.model import Manifest, Variant, digest
+from ..manifest.model import Manifest, digest
 from ..manifest.settings import LOGGER
 from .failures import Tally
 from .live import Form
@@ -17,18 +16,12 @@ from .outcome import NOT_WARM, Outcome, Report, Result
 from .plan import Planned
 from .prefetch import BROKEN, Prefetch, may_be_sent, usable_cache
 from .warm import Warmer, as_variant, is_recorded_form
-from .width import free_cores
 from .wire import Answer, State
+from .worth import Worth
 
 OVER = "over budget"
 """Why a variant was left out when time was up."""
 SUSPECT = "an earlier boot ended while it compiled this one, and no other process can try it; left out this time"
-START = 5.0
-"""Seconds that a helper is taken to need before its first answer."""
-COMPILE_MS = 400
-"""What a compile is taken to cost where the recording does not say."""
-LAUNCHER_MS = 300
-"""What a launcher costs where Triton builds one per signature."""
 
 
 class Ahead:
@@ -50,12 +43,14 @@ class Ahead:
         launchers: bool = False,
         background: bool = False,
     ) -> None:
-        self._background = background
-        self._warmer, self._jobs, self._budget = warmer, jobs, budget
+        self._warmer, self._worth = warmer, Worth(jobs, budget, background)
         device = live_device()
         self._early = ""
-        if prefetch is not None and prefetch.device.target != device.target:
-            self._early = f"compiled ahead for {prefetch.device.target}, this is {device.target}: not used"
+        if prefetch is not None and not prefetch.suits(device):
+            if prefetch.children is not None and prefetch.device.target != device.target:
+                self._early = (
+                    f"a compile helper was begun for {prefetch.device.target}, this is {device.target}: not used"
+                )
             prefetch.close()
             prefetch = None
         self._prefetch = prefetch or Prefetch(
@@ -76,20 +71,12 @@ class Ahead:
     def begin(self, work: list[tuple[Planned, list[Form]]]) -> None:
         """Start the helper while nothing else can be done yet, where it is sure to be wanted.
 
-        Each key has a folder of the disk cache: of more keys than there are folders, some have none. What is not bound
-        as it was recorded does not count: two of those may have one key here.
+        What is not bound as it was recorded does not count: two of those may have one key here.
         """
-        if self._prefetch.children is not None or self._stamped or self._tally.stopped:
+        if self._stamped or self._tally.stopped:
             return
-        sure = [planned for planned, shapes in work if not planned.changed and is_recorded_form(shapes[0])]
-        sent = [p for p in sure if may_be_sent(p.variant.kernel) and not self._is_quarantined(p.variant)]
-        sent.sort(key=lambda p: p.variant.compile_ms or COMPILE_MS)
-        missing = sent[: max(0, len(sent) - disk.count(self._prefetch.cache, len(sent)))]
-        if missing and self._is_worth_it(missing):
-            self._prefetch.start([planned.variant for planned in sent])
-
-    def _is_quarantined(self, variant: Variant) -> bool:
-        return bool(self._prefetch.quarantine.why(variant.kernel, variant.digest))
+        sure = [p.variant for p, shapes in work if not p.changed and is_recorded_form(shapes[0])]
+        self._prefetch.start_for(sure, self._worth)
 
     def prepare(self, work: list[tuple[Planned, list[Form]]]) -> None:
         """Ask the helper for the forms that are missing on disk, if there is one or it is worth starting."""
@@ -100,11 +87,12 @@ class Ahead:
                 if (found := self._missing(planned, form)) is not None:
                     missing.append((planned, form, found))
                     self._alone[id(form)] = found
-        sent = [planned for planned, _, _ in missing if may_be_sent(planned.variant.kernel)]
+        sent = [planned.variant for planned, _, _ in missing if may_be_sent(planned.variant.kernel)]
         suspect = any((planned.variant.kernel, key) in self._prefetch.suspects for planned, _, key in missing)
-        if self._prefetch.children is None and sent and (suspect or self._is_worth_it(sent)):
-            self._prefetch.start([planned.variant for planned in sent])
-        if self._prefetch.children is None:
+        ahead = self._prefetch
+        if ahead.children is None and sent and (suspect or self._worth.of(sent, ahead.device.backend)):
+            ahead.start(sent)
+        if ahead.children is None:
             return
         for planned, form, key in missing:
             if self._prefetch.ask(as_variant(planned, form), key):
@@ -134,16 +122,6 @@ class Ahead:
             self._waits[id(form)] = key
             return None
         return key
-
-    def _is_worth_it(self, missing: list[Planned]) -> bool:
-        """Whether a helper would be done before this process alone."""
-        if self._jobs or self._background:
-            return True  # a program that serves is not to wait for a compile in it
-        per_launcher = LAUNCHER_MS if is_per_signature(self._prefetch.device.backend) else 0
-        alone = sum((p.variant.compile_ms or COMPILE_MS) + per_launcher for p in missing) / 1000
-        if self._budget is not None and alone > self._budget / 2:
-            return True  # only a compile in another process can be left when time is up
-        return START + alone / free_cores() < alone
 
     def next(self, work: list[tuple[Planned, list[Form]]], deadline: float | None = None) -> int:
         """Return which of the work to do next: the first that the helper need not be waited for.

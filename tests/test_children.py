@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from jitreplay.jit.devices import parse_target
 from jitreplay.manifest.model import Manifest
 
 from .helpers import LIMIT, PRELUDE, TARGET, environment, merged, program, save
@@ -141,6 +142,44 @@ class TestCompiling:
         """
         code = STARTED + dedent(code) + REPLAYED + "answer([seen, report.counts])"
         assert program(tmp_path, code, JITREPLAY_JOBS="2") == [[1], {"compiled": 2}]
+
+    def test_it_is_started_before_the_device_is_asked(self, tmp_path: Path, everything: Manifest) -> None:
+        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
+        code = """
+        import jitreplay.replayer.session as sessions
+        seen, ask = [], sessions.live_target
+        sessions.live_target = lambda: (seen.append(len(started)), ask())[1]
+        """
+        code = STARTED + dedent(code) + REPLAYED + "answer([seen, len(started), report.counts, report.notes])"
+        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [[1], 1, {"compiled": 2}, []]
+
+    @pytest.mark.parametrize("target", ["cuda:80", "cuda:90/H200"])
+    def test_one_for_the_gpu_of_the_recording_is_not_used_on_another(
+        self, tmp_path: Path, everything: Manifest, target: str
+    ) -> None:
+        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
+        code = "prefetching._active_driver = lambda: None\n"  # as before a driver is asked
+        code = STARTED + code + REPLAYED + "answer([[args[0].device.name for args in started], report.counts])"
+        names, counts = program(tmp_path, code, target=target, JITREPLAY_JOBS="2")
+        here = parse_target(target)[1]
+        assert names == [everything.environments[0].device.name, here.name]
+        assert counts == {"compiled": 2}
+        targets = [json.loads(path.read_text())["target"]["arch"] for path in (tmp_path / "cache").glob("*/good.json")]
+        assert targets == [here.arch] * 2
+
+    def test_none_stays_where_a_replay_cannot_begin(self, tmp_path: Path, everything: Manifest) -> None:
+        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
+        code = """
+        import jitreplay.replayer.session as sessions
+        from jitreplay.manifest.errors import JitreplayError
+        helpers = []
+        prefetching.Helper = lambda *args: (helpers.append(helper(*args)), helpers[-1])[1]
+        def no_gpu():
+            raise JitreplayError("no GPU")
+        sessions.live_target = no_gpu
+        """
+        code = STARTED + dedent(code) + REPLAYED + "answer([report.error, [h._process.poll() for h in helpers]])"
+        assert program(tmp_path, code, JITREPLAY_JOBS="2") == ["no GPU", [0]]
 
     def test_a_kernel_that_differs_in_the_helper_is_compiled_here(self, tmp_path: Path, everything: Manifest) -> None:
         found = replayed(tmp_path, only(everything, "differs", "good", most=1))

@@ -43,10 +43,10 @@ def install() -> None:
 
     A replay starts no compile helper then: it would have the compiler.
     """
-    from jitreplay.replayer import ahead
+    from jitreplay.replayer import worth
 
     triton.compiler.compile = compile
-    ahead.free_cores = lambda: 1
+    worth.free_cores = lambda: 1
 
 
 __all__ = ["Uncompiled", "compile", "install"]
