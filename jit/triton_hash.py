@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -23,8 +24,8 @@ from .internals import renew_in_children
 from .lock import own_folder
 from .place import write_whole
 
-FOLDER, KEPT = "triton", 64
-"""Hosts that share a cache have notes of their own each; so many are kept."""
+FOLDER, KEPT, MONTH = "triton", 64, 30 * 86400
+"""Hosts that share a cache have notes of their own each: so many are kept, and more for so many seconds."""
 PATIENCE = 1.0
 """Seconds that a process which ends at once waits for the check."""
 
@@ -205,13 +206,14 @@ def read(path: Path) -> str:
 
 
 def write(path: Path, found: str) -> None:
-    """Note a hash, and drop the oldest notes beside it; nothing where that cannot be."""
+    """Note a hash, and drop old notes beside it; nothing where that cannot be."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, f"{_mark(found)}\n{found}")
         notes = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns)
         for old in notes[:-KEPT]:
-            old.unlink(missing_ok=True)
+            if old.stat().st_mtime < time.time() - MONTH:
+                old.unlink(missing_ok=True)
     except OSError:
         pass  # it is taken anew at the next boot
 

@@ -17,7 +17,6 @@ from ..jit.devices import Device
 from ..jit.live_device import headless_device, live_device, recorded_device
 from ..jit.resolve import Unresolved
 from ..jit.toolchain import toolchain
-from ..manifest.errors import JitreplayError
 from ..manifest.model import Kernel, Manifest, Variant
 from ..manifest.settings import LOGGER
 from .children import Children, Guest, Helper
@@ -254,12 +253,13 @@ def expect(
     """
     if capturing():
         return None  # the replay does nothing then
+    ahead = None
     try:
         ahead = _prefetch(manifest, allow, "", worth.jobs, limit)
-    except (JitreplayError, OSError):
-        return None  # the replay tells
-    if ahead is not None:
-        ahead.start_for(ahead.applying(), worth, per_folder=2)  # without a plan: kernels may have changed
+        if ahead is not None:
+            ahead.start_for(ahead.applying(), worth, per_folder=2)  # without a plan: kernels may have changed
+    except Exception as error:
+        LOGGER.debug("no early compile helper: %s", error)  # what is wrong, the replay tells
     return ahead
 
 
@@ -288,7 +288,7 @@ def _device(manifest: Manifest) -> Device | None:
 def _active_driver() -> Any:
     """Return Triton's driver if there is one already; to ask for `active` would make it (3.6.0 to 3.9.0)."""
     module = sys.modules.get("triton.runtime.driver")
-    return vars(module.driver).get("_active") if module is not None else None
+    return getattr(getattr(module, "driver", None), "__dict__", {}).get("_active")
 
 
 _pending: Prefetch | None = None

@@ -15,7 +15,7 @@ from ..manifest.model import Manifest
 from ..manifest.settings import settings
 from . import prefetch as prefetching
 from . import several
-from .outcome import Report
+from .outcome import Report, said
 from .prebuilt import read_only
 from .prefetch import usable_cache
 from .progress import Progress
@@ -153,8 +153,9 @@ def prefetch(
         ahead = prefetching.begin(
             found, allow=(*allow, *chosen.allow), jobs=chosen.jobs if jobs is None else jobs, limit=chosen.limit
         )
-    except (JitreplayError, OSError) as error:
-        LOGGER.warning("nothing is compiled ahead: %s", error)
+    except Exception as error:
+        text = error if isinstance(error, (JitreplayError, OSError)) else said(error)
+        LOGGER.warning("nothing is compiled ahead: %s", text)
         return False
     prefetching.put(ahead)
     return ahead is not None and ahead.children is not None

@@ -39,9 +39,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     from kernels import uncompiled
 
     monkeypatch.setattr(triton.compiler, "compile", uncompiled.compile)
-    from jitreplay.replayer import ahead
+    from jitreplay.replayer import worth
 
-    monkeypatch.setattr(ahead, "free_cores", lambda: 1)
+    monkeypatch.setattr(worth, "free_cores", lambda: 1)
     yield Lab(tmp_path)
 
 

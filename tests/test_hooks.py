@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import jitreplay
+from jitreplay.jit.environment import environment
 from jitreplay.jit.hook import Hook, live
 from jitreplay.jit.internals import Unsupported, internals
 from jitreplay.manifest.model import Manifest
@@ -284,3 +285,12 @@ class TestMissingInternals:
         assert name in report.error and name in str(raised.value)
         assert state() == found and not (tmp_path / "recording").exists()
         launch()
+
+    @pytest.mark.parametrize(("owner", "name"), [("triton.runtime.driver", "driver"), ("triton", "knobs")])
+    def test_nothing_is_compiled_ahead(
+        self, owner: str, name: str, compiler: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        manifest = Manifest((environment(),))
+        with monkeypatch.context() as patch:
+            patch.delattr(resolve(owner), name)
+            assert jitreplay.prefetch(manifest) is False

@@ -3,12 +3,13 @@
 import json
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jitreplay.jit.triton_hash import KEPT, note, read, write
+from jitreplay.jit.triton_hash import KEPT, MONTH, note, read, write
 
 from .helpers import goods, jitreplay, program, save
 
@@ -229,11 +230,19 @@ def test_any_change_of_tritons_files_makes_it_another(tmp_path: Path) -> None:
     assert note(tmp_path / "elsewhere", tmp_path) not in seen
 
 
-def test_a_few_hosts_notes_are_kept(tmp_path: Path) -> None:
-    notes = [tmp_path / "triton" / str(number) for number in range(KEPT + 3)]
-    for number, path in enumerate(notes):
-        write(path, f"3.6.0-{number}")
-        os.utime(path, ns=(number, number))
+def test_the_notes_of_hosts_that_are_gone_are_dropped(tmp_path: Path) -> None:
+    folder, now = tmp_path / "triton", time.time()
+    for number in range(KEPT + 3):  # as many hosts, all alive
+        write(folder / str(number), f"3.6.0-{number}")
+    assert len(list(folder.iterdir())) == KEPT + 3
 
-    assert sorted(map(str, (tmp_path / "triton").iterdir())) == sorted(map(str, notes[3:]))
-    assert read(notes[-1]) == f"3.6.0-{KEPT + 2}"
+    for path in folder.iterdir():
+        os.utime(path, (now, now - MONTH - 60 if path.name in ("0", "1") else now - 60))
+    write(folder / "new", "3.6.0-new")
+    assert {str(number) for number in range(2, KEPT + 3)} | {"new"} == {path.name for path in folder.iterdir()}
+    assert read(folder / "new") == "3.6.0-new"
+
+    for path in folder.iterdir():
+        os.utime(path, (now, now - MONTH - 60))
+    write(folder / "newer", "3.6.0-newer")
+    assert len(list(folder.iterdir())) == KEPT

@@ -76,9 +76,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     import triton.compiler
     from kernels import tuned, uncompiled
 
-    from jitreplay.replayer import ahead
+    from jitreplay.replayer import worth
 
     monkeypatch.setattr(triton.compiler, "compile", uncompiled.compile)
-    monkeypatch.setattr(ahead, "free_cores", lambda: 1)
+    monkeypatch.setattr(worth, "free_cores", lambda: 1)
     tuned.CALLS.clear()
     yield Lab(tmp_path)
