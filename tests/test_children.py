@@ -285,9 +285,11 @@ def hanging(tmp_path: Path, everything: Manifest) -> Iterator[tuple[Any, list[in
     path = save(only(everything, "hangs", "good", most=1), tmp_path / "kernels.jitreplay")
     text = PRELUDE.format(target=TARGET, answer=str(tmp_path / "answer.json"))
     text += dedent(f"""
+    import signal
     import sys
     import time
     from triton import knobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     if os.environ.get("FORK") and os.fork() == 0:
         time.sleep(300)
     try:
