@@ -60,27 +60,41 @@ def headless_device(driver: Any) -> Device | None:
     return found if isinstance(found, Device) else None
 
 
+def running_device() -> Device | None:
+    """Return the live device where Triton and torch have its driver up already, else None. Starts no driver."""
+    active, torch = active_driver(), sys.modules.get("torch")
+    if headless_device(active) is not None or (
+        active is not None and torch is not None and torch.cuda.is_initialized()
+    ):
+        return live_device()
+    return None
+
+
+def active_driver() -> Any:
+    """Return Triton's driver if there is one already; to ask for `active` would make it (3.6.0 to 3.9.0)."""
+    module = sys.modules.get("triton.runtime.driver")
+    return getattr(getattr(module, "driver", None), "__dict__", {}).get("_active")
+
+
 def is_headless() -> bool:
     """Whether this process's driver is a headless one. Asks the driver."""
     return headless_device(internals().driver.active) is not None
 
 
 def recorded_device(environment: Environment) -> Device | None:
-    """Return the device of a recording: the table's of that name and target, else one like it with the recorded facts.
+    """Return the device of a recording: the table's of that name and target, else another's, with the recorded facts.
 
     Returns None for a target that the table does not have.
     """
     alike = [device for device in DEVICES.values() if str(device.target) == environment.target]
-    found = environment.device
-    for device in alike:
-        if device.name == found.name:
-            return device
     if not alike:
         return None
+    found = environment.device
+    base = next((device for device in alike if device.name == found.name), alike[0])
     return replace(
-        alike[0],
-        name=found.name or alike[0].name,
-        max_shared_mem=found.shared_memory or alike[0].max_shared_mem,
-        multiprocessors=found.multiprocessors or alike[0].multiprocessors,
-        total_memory=found.memory or alike[0].total_memory,
+        base,
+        name=found.name or base.name,
+        max_shared_mem=found.shared_memory or base.max_shared_mem,
+        multiprocessors=found.multiprocessors or base.multiprocessors,
+        total_memory=found.memory or base.total_memory,
     )

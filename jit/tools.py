@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from .devices import Device
+
+KFD, NVIDIA, BOARDS = Path("/dev/kfd"), Path("/dev/nvidiactl"), Path("/proc/driver/nvidia/gpus")
 _SOURCE = "#include <Python.h>\nint jitreplay_doctor(void) { return 42; }\n"
 
 
@@ -83,9 +86,9 @@ def _run(words: list[str]) -> str:
 
 def driver() -> Trouble | str:
     """Return the NVIDIA or AMD driver's version and library, or what is missing. No driver is started."""
-    if os.path.exists("/dev/kfd"):
-        return "AMD GPU driver (/dev/kfd)"
-    if not os.path.exists("/dev/nvidiactl"):
+    if KFD.exists():
+        return f"AMD GPU driver ({KFD})"
+    if not NVIDIA.exists():
         return Trouble("no GPU on this machine", "give --target to the commands; a server needs its GPU")
     found = next((path for path in _libraries() if os.path.exists(path)), "")
     if not found:
@@ -95,6 +98,22 @@ def driver() -> Trouble | str:
     except (OSError, IndexError):
         version = "unknown"
     return f"NVIDIA driver {version}, {found}"
+
+
+def may_have(device: Device) -> bool:
+    """Whether this host may have such a GPU, and this process see it. No driver is asked.
+
+    NVIDIA's tells its boards' models in /proc, but not in every container.
+    """
+    if device.backend == "hip":
+        return KFD.exists() and not _hidden("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    texts = [path.read_text() for path in BOARDS.glob("*/information")]
+    models = {line.partition(":")[2].strip() for line in "\n".join(texts).splitlines() if line.startswith("Model:")}
+    return NVIDIA.exists() and not _hidden("CUDA_VISIBLE_DEVICES") and models <= {device.name}
+
+
+def _hidden(*names: str) -> bool:
+    return any(os.environ.get(name) in ("", "-1") for name in names)
 
 
 def _libraries() -> Iterator[str]:

@@ -24,8 +24,8 @@ from .internals import renew_in_children
 from .lock import own_folder
 from .place import write_whole
 
-FOLDER, KEPT, MONTH = "triton", 64, 30 * 86400
-"""Hosts that share a cache have notes of their own each: so many are kept, and more for so many seconds."""
+FOLDER, KEPT, MOST, MONTH = "triton", 64, 1024, 30 * 86400
+"""Hosts that share a cache have notes of their own each: 64 are kept, and up to 1024 that were used this month."""
 PATIENCE = 1.0
 """Seconds that a process which ends at once waits for the check."""
 
@@ -41,6 +41,9 @@ class TritonHash:
         # One that was taken before may be of other files than lie there now; one that keeps nothing cannot be primed.
         self._note = find() if find is not None and cached is not None and not cached().currsize else None
         self._kept = read(self._note) if self._note is not None else ""
+        if self._kept and self._note is not None:
+            with suppress(OSError):
+                os.utime(self._note)  # it is in use
         self._thread = threading.Thread(target=self._run, name="jitreplay-hash", daemon=True)
 
         @functools.wraps(self._take)
@@ -207,15 +210,16 @@ def read(path: Path) -> str:
 
 def write(path: Path, found: str) -> None:
     """Note a hash, and drop old notes beside it; nothing where that cannot be."""
-    try:
+    with suppress(OSError):  # it is taken anew at the next boot
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, f"{_mark(found)}\n{found}")
-        notes = sorted(path.parent.iterdir(), key=lambda each: each.stat().st_mtime_ns)
-        for old in notes[:-KEPT]:
-            if old.stat().st_mtime < time.time() - MONTH:
-                old.unlink(missing_ok=True)
-    except OSError:
-        pass  # it is taken anew at the next boot
+        used = {}
+        for each in path.parent.iterdir():
+            with suppress(OSError):
+                used[each] = each.stat().st_mtime
+        for place, each in enumerate(sorted(used, key=used.__getitem__, reverse=True)):
+            if place >= MOST or (place >= KEPT and used[each] < time.time() - MONTH):
+                each.unlink(missing_ok=True)
 
 
 def _mark(found: str) -> str:

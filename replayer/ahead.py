@@ -47,9 +47,10 @@ class Ahead:
         device = live_device()
         self._early = ""
         if prefetch is not None and not prefetch.suits(device):
-            if prefetch.children is not None and prefetch.device.target != device.target:
+            if prefetch.children is not None:
+                found = f"{prefetch.device.name} ({prefetch.device.target})"
                 self._early = (
-                    f"a compile helper was begun for {prefetch.device.target}, this is {device.target}: not used"
+                    f"a compile helper was begun for {found}, this is {device.name} ({device.target}): not used"
                 )
             prefetch.close()
             prefetch = None

@@ -71,6 +71,7 @@ class _Watch:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> None:
+        self._heed(self._rest)  # said before this process was there to hear it
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
@@ -94,6 +95,9 @@ class _Watch:
         if messages is None:
             os._exit(0)
         self._rest += messages
+        self._heed(messages)
+
+    def _heed(self, messages: list[Any]) -> None:
         if any(isinstance(message, wire.Leave) for message in messages):
             if not is_waited_for(self._line):
                 os._exit(0)

@@ -6,15 +6,13 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from ..jit import disk, triton_hash
-from ..jit.capture import capturing
 from ..jit.devices import Device
-from ..jit.live_device import headless_device, live_device, recorded_device
+from ..jit.live_device import active_driver, headless_device, recorded_device, running_device
 from ..jit.resolve import Unresolved
 from ..jit.toolchain import toolchain
 from ..manifest.model import Kernel, Manifest, Variant
@@ -80,10 +78,11 @@ class Prefetch:
         if before is not None and not before.ended:
             return
         modules = dict.fromkeys(v.kernel.module for v in variants if may_be_sent(v.kernel))
+        tops = {name.partition(".")[0] for name in (*self._allow, *sys.modules)} - {"__main__", "__mp_main__"}
         hello = Hello(
             self.device,
             [path for path in map(os.path.abspath, sys.path) if os.path.exists(path)],
-            sorted(self._tops()),
+            sorted(tops),
             list(modules),
             self._jobs or free_cores(),
             self._limit,
@@ -98,33 +97,22 @@ class Prefetch:
         if before is not None:
             self.children.continues(before)
 
-    def _tops(self) -> set[str]:
-        """Return the packages that the helper may import."""
-        return {name.partition(".")[0] for name in (*self._allow, *sys.modules)} - {"__main__", "__mp_main__"}
-
     def suits(self, device: Device) -> bool:
         """Whether it is for this device. One that was asked for nothing yet must have been started for its like."""
         return self.device.target == device.target if self._numbers else self.device.is_like(device)
 
-    def start_for(self, variants: Iterable[Variant], worth: Worth, per_folder: int = 1) -> None:
+    def start_for(self, variants: Iterable[Variant], worth: Worth) -> None:
         """Start the helper where these are sure to need one that is worth it; nothing is asked for yet.
 
-        Each key has a folder of the disk cache: of more keys than there are folders, some have none. `per_folder` is
-        how many of the variants may have one key here.
+        Each key has a folder of the disk cache: of more keys than there are folders, some have none.
         """
-        if self.children is not None:
+        wanted = list(variants)
+        if self.children is not None or disk.count(self.cache, len(wanted)) >= len(wanted):
             return
-        tops = self._tops()
-        sent = [
-            v
-            for v in variants
-            if v.kernel.module.partition(".")[0] in tops
-            and may_be_sent(v.kernel)
-            and not self.quarantine.why(v.kernel, v.digest)
-        ]
+        sent = [v for v in wanted if may_be_sent(v.kernel) and not self.quarantine.why(v.kernel, v.digest)]
         sent.sort(key=cost_ms)
-        missing = sent[: max(0, len(sent) - per_folder * disk.count(self.cache, len(sent)))]
-        if missing and worth.of(missing, self.device.backend):
+        missing = sent[: max(0, len(sent) - disk.count(self.cache, len(sent)))]
+        if missing and worth.of(missing, self.device.backend) and not self.stamp.whole():
             self.start(sent)
 
     def _join(self, hello: Hello) -> Children:
@@ -150,23 +138,17 @@ class Prefetch:
 
     def ask_recorded(self) -> int:
         """Ask for every variant as it was recorded, dearest and most needed first; return how many were asked for."""
-        wanted = [
-            variant
-            for variant in order(self.applying(), self.rank)
-            if may_be_sent(variant.kernel) and not self.quarantine.why(variant.kernel, variant.digest)
-        ]
+        wanted, stages = [], known_stages(self.manifest)
+        for variant in order(self.manifest.variants, self.rank):
+            try:
+                applies(self.manifest, variant, self.device.backend, self.rank, stages)
+            except Unresolved:
+                continue
+            if may_be_sent(variant.kernel) and not self.quarantine.why(variant.kernel, variant.digest):
+                wanted.append(variant)
         if wanted:
             self.start(wanted)
         return sum(self.ask(variant, variant.digest) for variant in wanted)
-
-    def applying(self) -> list[Variant]:
-        """Return the variants that are for this device and rank."""
-        found, stages = [], known_stages(self.manifest)
-        for variant in self.manifest.variants:
-            with suppress(Unresolved):
-                applies(self.manifest, variant, self.device.backend, self.rank, stages)
-                found.append(variant)
-        return found
 
     def ask(self, variant: Variant, digest: str) -> bool:
         """Ask for a variant whose live key has this digest, unless that was done; return whether it is asked for."""
@@ -236,59 +218,22 @@ def begin(
 
     No driver is asked that does not run already. Where the stamp says that all is warm, no helper is started.
     """
-    ahead = _prefetch(manifest, allow, rank, jobs, limit)
-    if ahead is not None:
-        triton_hash.begin(ahead.cache)
-        if not ahead.stamp.whole():
-            ahead.ask_recorded()
-    return ahead
-
-
-def expect(
-    manifest: Manifest, worth: Worth, *, allow: Iterable[str] = (), limit: float | None = None
-) -> Prefetch | None:
-    """Start the helper for a replay that begins now, if it is sure to want one, before the device is even asked.
-
-    A driver's first answer takes half a second. Returns None where the device is not known, or nothing can be begun.
-    """
-    if capturing():
-        return None  # the replay does nothing then
-    ahead = None
-    try:
-        ahead = _prefetch(manifest, allow, "", worth.jobs, limit)
-        if ahead is not None:
-            ahead.start_for(ahead.applying(), worth, per_folder=2)  # without a plan: kernels may have changed
-    except Exception as error:
-        LOGGER.debug("no early compile helper: %s", error)  # what is wrong, the replay tells
-    return ahead
-
-
-def _prefetch(manifest: Manifest, allow: Iterable[str], rank: str, jobs: int, limit: float | None) -> Prefetch | None:
-    device = _device(manifest)
+    device = running_device() or _recorded(manifest)
     if device is None:
         return None
-    launchers = headless_device(_active_driver()) is None
     cache = settle(usable_cache())
-    return Prefetch(manifest, device, cache, allow=allow, rank=rank, jobs=jobs, limit=limit, launchers=launchers)
+    triton_hash.begin(cache)
+    launchers = headless_device(active_driver()) is None
+    ahead = Prefetch(manifest, device, cache, allow=allow, rank=rank, jobs=jobs, limit=limit, launchers=launchers)
+    if not ahead.stamp.whole():
+        ahead.ask_recorded()
+    return ahead
 
 
-def _device(manifest: Manifest) -> Device | None:
-    """Return the live device where its driver runs already, else the one that all of a manifest was recorded on."""
-    active = _active_driver()
-    torch = sys.modules.get("torch")
-    if headless_device(active) is not None or (
-        active is not None and torch is not None and torch.cuda.is_initialized()
-    ):
-        return live_device()
+def _recorded(manifest: Manifest) -> Device | None:
     if len({environment.target for environment in manifest.environments}) != 1:
         return None
     return recorded_device(manifest.environments[0])
-
-
-def _active_driver() -> Any:
-    """Return Triton's driver if there is one already; to ask for `active` would make it (3.6.0 to 3.9.0)."""
-    module = sys.modules.get("triton.runtime.driver")
-    return getattr(getattr(module, "driver", None), "__dict__", {}).get("_active")
 
 
 _pending: Prefetch | None = None

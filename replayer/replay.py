@@ -21,7 +21,6 @@ from .prefetch import usable_cache
 from .progress import Progress
 from .session import ReplayError, Session
 from .shard import split
-from .worth import Worth
 
 LOGGER = logging.getLogger("jitreplay")
 
@@ -93,37 +92,32 @@ def _replay(
     progress: Progress | None,
 ) -> Report:
     found = _manifest(manifest)
+    ahead = prefetching.take(found)
     report: Report | None = None
     start = time.monotonic()
-    ahead = prefetching.take(found)
-    if ahead is None:
-        ahead = prefetching.expect(found, Worth(jobs, budget, background), allow=allow, limit=limit)
-    try:
-        for device in devices:
-            with several.current(device):
-                session = Session(
-                    *(found, allow),
-                    load=load,
-                    strict=strict,
-                    jobs=jobs,
-                    budget=None if budget is None else max(0.0, budget - (time.monotonic() - start)),
-                    limit=limit,
-                    prefetch=ahead,
-                    background=background,
-                )
-                ahead = None  # the session ends it
-                try:
-                    session.restore_choices()
-                    session.late(progress)
-                finally:
-                    session.close()
-            if report is None:
-                report = session.report
-            elif device is not None:
-                several.join(report, session.report, device)
-    finally:
-        if ahead is not None:
-            ahead.close()
+    for device in devices:
+        with several.current(device):
+            session = Session(
+                *(found, allow),
+                load=load,
+                strict=strict,
+                jobs=jobs,
+                budget=None if budget is None else max(0.0, budget - (time.monotonic() - start)),
+                limit=limit,
+                prefetch=ahead,
+                background=background,
+                early=True,
+            )
+            try:
+                session.restore_choices()
+                session.late(progress)
+            finally:
+                session.close()
+        ahead = None
+        if report is None:
+            report = session.report
+        elif device is not None:
+            several.join(report, session.report, device)
     assert report is not None
     return report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from ..jit import triton_hash
@@ -22,6 +22,7 @@ from .ahead import OVER, Ahead
 from .background import Background
 from .choices import may_come_again, restore, restore_in
 from .drift import drift
+from .early import Early
 from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, ChoiceResult, Outcome, Report, Result, said
 from .plan import ELSEWHERE, Planned, make_plan
@@ -31,6 +32,7 @@ from .prefetch import Prefetch, usable_cache
 from .progress import Progress
 from .waiting import WAITS, Waiting
 from .warm import Warmer
+from .worth import Worth
 
 
 class ReplayError(JitreplayError):
@@ -46,7 +48,8 @@ class Session:
     built even where nothing is loaded, for a cache that ships. With `background`, what is over budget is done after
     `late`, in a thread. `cache` is the directory to use as it is; without it, Triton's is made usable.
     `on_background_end` is called in that thread. Without `trust`, nothing that an earlier process noted of Triton's own
-    files is used: for what is shipped, and for a verdict.
+    files is used: for what is shipped, and for a verdict. With `early`, a helper may be started before the device is
+    asked.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class Session:
         background: bool = False,
         cache: str = "",
         trust: bool = True,
+        early: bool = False,
     ) -> None:
         self.manifest, self.live = manifest, Live()
         self.report = Report(seconds=dict.fromkeys(("plan", "compile", "load", "total"), 0.0))
@@ -73,14 +77,20 @@ class Session:
         self.on_background_end: Callable[[], None] = lambda: None
         self._left: list[tuple[Planned, list[Form]]] | None = [] if background else None
         self._listener = Listener()
-        with self._stage("plan"), self._stage("total"):
+        with self._stage("plan"), self._stage("total"), ExitStack() as undo:
             allow = tuple(allow)
             self._cache = cache or settle(usable_cache())
             triton_hash.begin(self._cache if trust else None, busy=True)
-            resolver = Resolver(allow)
+            self._resolver = resolver = Resolver(allow)
+            soon = None
+            if early and prefetch is None:
+                soon = Early(manifest, resolver, Worth(jobs, budget, background), allow, rank, limit)
+                prefetch = soon.prefetch
+            if prefetch is not None:
+                undo.callback(prefetch.close)
             backend, _, _ = live_target()
-            plan = make_plan(manifest, backend, resolver, rank)
-            self._resolver = resolver
+            plan = soon.plan if soon is not None and soon.plan is not None and soon.backend == backend else None
+            plan = plan or make_plan(manifest, backend, resolver, rank)
             self._survivors = Survivors(manifest.variants, manifest.environments)
             self.todo = plan.todo
             self.report.results.extend(plan.dropped)
@@ -91,6 +101,7 @@ class Session:
             self._ahead = Ahead(
                 manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit, launchers, background
             )
+            undo.pop_all()
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import jitreplay
-from jitreplay.jit.environment import environment
 from jitreplay.jit.hook import Hook, live
 from jitreplay.jit.internals import Unsupported, internals
 from jitreplay.manifest.model import Manifest
 from jitreplay.recorder import phase
 from jitreplay.recorder.session import start_from_environment
 from jitreplay.recorder.watch import Watch
+from jitreplay.replayer import prefetch
 
 from .helpers import headless
 
@@ -237,6 +237,17 @@ def resolve(dotted: str) -> Any:
     return getattr(resolve(module), name)
 
 
+def test_whatever_fails_in_a_prefetch_is_told_and_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begin(*_: Any, **__: Any) -> None:
+        raise AttributeError("no such driver\nat all")
+
+    monkeypatch.setattr(prefetch, "begin", begin)
+    assert jitreplay.prefetch(Manifest()) is False
+    assert caplog.messages == ["nothing is compiled ahead: AttributeError: no such driver"]
+
+
 class TestMissingInternals:
     """A Triton that lacks a name: one line, and off."""
 
@@ -285,12 +296,3 @@ class TestMissingInternals:
         assert name in report.error and name in str(raised.value)
         assert state() == found and not (tmp_path / "recording").exists()
         launch()
-
-    @pytest.mark.parametrize(("owner", "name"), [("triton.runtime.driver", "driver"), ("triton", "knobs")])
-    def test_nothing_is_compiled_ahead(
-        self, owner: str, name: str, compiler: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        manifest = Manifest((environment(),))
-        with monkeypatch.context() as patch:
-            patch.delattr(resolve(owner), name)
-            assert jitreplay.prefetch(manifest) is False

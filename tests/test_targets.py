@@ -1,12 +1,17 @@
 """A manifest of one GPU on another: everything is derived anew there, so no binary of another target is under a key."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import jitreplay
-from jitreplay.manifest.model import Manifest, Variant
+from jitreplay.jit import tools
+from jitreplay.jit.devices import DEVICES
+from jitreplay.jit.live_device import recorded_device
+from jitreplay.manifest.model import Device as Recorded
+from jitreplay.manifest.model import Environment, Manifest, Variant
 from jitreplay.replayer.outcome import Outcome, Report
 
 from .helpers import headless, merged
@@ -126,3 +131,57 @@ def test_no_code_of_ours_stores_a_key() -> None:
             text = path.read_text()
             assert "preload(" not in text.replace(".preload()", ""), path
             assert "kernel_cache[" not in text and "device_caches[device][0][" not in text, path
+
+
+class TestMayHave:
+    """Whether this host may have a GPU, asked of no driver."""
+
+    @pytest.fixture
+    def boards(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+            monkeypatch.delenv(name, raising=False)
+        for name in ("KFD", "NVIDIA", "BOARDS"):
+            monkeypatch.setattr(tools, name, tmp_path / name)
+        (tmp_path / "NVIDIA").touch()
+        return tmp_path / "BOARDS"
+
+    @pytest.mark.parametrize(
+        ("models", "there"),
+        [
+            ([], True),  # a container without that part of /proc
+            (["NVIDIA H200"], True),
+            (["NVIDIA H200", "NVIDIA H200"], True),
+            (["NVIDIA H100 80GB HBM3"], False),
+            (["NVIDIA H200", "NVIDIA L4"], False),
+        ],
+    )
+    def test_boards_are_told_by_their_models(self, boards: Path, models: list[str], there: bool) -> None:
+        for number, model in enumerate(models):
+            (boards / str(number)).mkdir(parents=True)
+            (boards / str(number) / "information").write_text(f"Model: \t\t {model}\nIRQ:   \t\t 18\n")
+        assert tools.may_have(DEVICES["H200"]) is there
+        assert not tools.may_have(DEVICES["MI300X"])
+
+    def test_none_is_there_without_its_file(self, boards: Path, tmp_path: Path) -> None:
+        (tmp_path / "NVIDIA").rename(tmp_path / "KFD")
+        assert not tools.may_have(DEVICES["H200"])
+        assert tools.may_have(DEVICES["MI300X"])
+
+    @pytest.mark.parametrize("value", ["", "-1"])
+    def test_none_is_there_that_this_process_may_not_see(
+        self, boards: Path, monkeypatch: pytest.MonkeyPatch, value: str
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+        assert tools.may_have(DEVICES["H200"])
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert not tools.may_have(DEVICES["H200"])
+
+
+def test_a_recorded_device_has_the_recorded_facts() -> None:
+    """As where a board is partitioned: the table has the whole one."""
+    whole = DEVICES["MI300X"]
+    part = Recorded(name=whole.name, shared_memory=whole.max_shared_mem, multiprocessors=38, memory=1 << 34)
+    found = recorded_device(Environment("hip", "gfx942", 64, part))
+    assert found is not None
+    assert (found.name, found.multiprocessors, found.total_memory) == (whole.name, 38, 1 << 34)
+    assert not found.is_like(whole) and replace(found, multiprocessors=whole.multiprocessors).is_like(whole)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jitreplay.jit.triton_hash import KEPT, MONTH, note, read, write
+from jitreplay.jit.triton_hash import KEPT, MONTH, MOST, note, read, write
 
 from .helpers import goods, jitreplay, program, save
 
@@ -69,11 +69,13 @@ def boots(full: Boots) -> Boots:
 def test_the_second_boot_does_not_wait_for_it(boots: Boots) -> None:
     assert boots.boot() == [{"cached": 2}, False, [False], True, ""]
     noted = boots.noted.read_text()
+    os.utime(boots.noted, (1, 1))
 
     counts, stood_in, asked, restored, log = boots.boot(wait=200)
 
     assert counts == {"cached": 2} and stood_in and asked == [False] and restored and log == ""
     assert boots.noted.read_text() == noted
+    assert boots.noted.stat().st_mtime > 1  # it is in use, and not dropped for its age
 
 
 def test_who_got_what_stood_in_has_the_true_one_later(boots: Boots) -> None:
@@ -246,3 +248,9 @@ def test_the_notes_of_hosts_that_are_gone_are_dropped(tmp_path: Path) -> None:
         os.utime(path, (now, now - MONTH - 60))
     write(folder / "newer", "3.6.0-newer")
     assert len(list(folder.iterdir())) == KEPT
+
+    for number in range(MOST):
+        (folder / f"pod.{number}").touch()
+    write(folder / "newest", "3.6.0-newest")
+    assert len(list(folder.iterdir())) == MOST
+    assert read(folder / "newest") == "3.6.0-newest"

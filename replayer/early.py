@@ -1,0 +1,55 @@
+"""A replay's plan and helper before the GPU's driver is asked, whose first answer takes half a second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..jit.capture import capturing
+from ..jit.devices import Device
+from ..jit.internals import internals
+from ..jit.live_device import active_driver, headless_device, recorded_device, running_device
+from ..jit.resolve import Resolver
+from ..jit.tools import may_have
+from ..manifest.model import Manifest
+from .plan import Plan, make_plan
+from .prefetch import Prefetch, usable_cache
+from .worth import Worth
+
+
+class Early:
+    """The plan, and the helper if one is sure to be wanted, for the device that the driver will likely name.
+
+    `plan` and `prefetch` are None where that is not known.
+    """
+
+    def __init__(
+        self, manifest: Manifest, resolver: Resolver, worth: Worth, allow: Iterable[str], rank: str, limit: float | None
+    ) -> None:
+        self.plan: Plan | None = None
+        self.prefetch: Prefetch | None = None
+        self.backend = ""
+        internals()  # a Triton that lacks something is told as such
+        device = None if capturing() else likely_device(manifest)
+        if device is None:
+            return
+        self.backend = device.backend
+        self.plan = make_plan(manifest, device.backend, resolver, rank)
+        self.prefetch = Prefetch(
+            *(manifest, device, usable_cache()),
+            allow=allow,
+            rank=rank,
+            jobs=worth.jobs,
+            limit=limit,
+            launchers=headless_device(active_driver()) is None,
+        )
+        self.prefetch.start_for([planned.variant for planned in self.plan.todo if not planned.changed], worth)
+
+
+def likely_device(manifest: Manifest) -> Device | None:
+    """Return the device of a driver that runs, else the one that all was recorded on if this host may have it."""
+    if (found := running_device()) is not None:
+        return found
+    if len({(environment.target, environment.device.name) for environment in manifest.environments}) != 1:
+        return None
+    found = recorded_device(manifest.environments[0])
+    return found if found is not None and may_have(found) else None
