@@ -27,6 +27,11 @@ class replaying:
         _local.replaying -= 1
 
 
+def is_replaying() -> bool:
+    """Whether this thread is in a replay's bind."""
+    return bool(getattr(_local, "replaying", 0))
+
+
 @dataclass(slots=True)
 class Miss:
     """One key that was compiled, with the launch that asked for it. Holds live arguments: read it and let it go.
@@ -175,7 +180,7 @@ class MissHook(Hook):
                 kernel,
                 seconds,
                 self._listener.take(),
-                bool(getattr(_local, "replaying", 0)),
+                is_replaying(),
                 keywords,
             )
         )

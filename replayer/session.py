@@ -10,6 +10,7 @@ from typing import Any
 
 from ..jit import triton_hash
 from ..jit.capture import capturing
+from ..jit.entry import Entries
 from ..jit.environment import live_target, tuned_on
 from ..jit.listener import Listener
 from ..jit.memory import used
@@ -210,7 +211,7 @@ class Session:
         if self._budget is not None:
             deadline = time.monotonic() + self._budget - self.report.seconds["total"]
         try:
-            with self._stage("total"):
+            with self._stage("total"), Entries():
                 work = self._work(todo)
                 self._ahead.begin(work)
                 with self._stage("compile"):
