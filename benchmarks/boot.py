@@ -99,6 +99,7 @@ class Boots:
         (folder / "boot_kernels.py").write_text(KERNELS)
         (folder / "program.py").write_text(program)
         self._env = {name: value for name, value in os.environ.items() if not name.startswith("JITREPLAY_")}
+        self._env.pop("PYTHONDONTWRITEBYTECODE", None)  # pip keeps the bytecode of what it installs
         self._env |= {"PYTHONPATH": os.pathsep.join([str(folder), PATH]), **variables}
 
     def run(self, cache: Path, mode: str, target: str, path: Path, *more: object) -> dict[str, Any]:

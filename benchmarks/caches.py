@@ -82,7 +82,8 @@ for n in range(0 if mode in ("keys", "spec") else count):
 end = time.perf_counter()
 found = {"boot": ready - start, "modules": loaded[1], "serving": end - ready, "slowest": slowest}
 if report is not None:
-    found |= {"counts": report.counts, "stages": report.seconds, "memory": report.memory}
+    found |= {"counts": report.counts, "bound": report.seconds["compile"] + report.seconds["load"]}
+    found |= {"memory": report.memory}
 with open(answer, "w") as file:
     json.dump(found, file)
 """
@@ -111,7 +112,9 @@ class Bench(Boots):
     def _median(self, cache: Path, path: Path, count: int, ahead: float = 0) -> dict[str, Any]:
         """Return the replay of middle length of so many."""
         boots = [self.boot("replay", cache, path, count, ahead=ahead) for _ in range(BOOTS)]
-        return sorted(boots, key=lambda found: found["boot"])[BOOTS // 2]
+        boots.sort(key=lambda found: found["boot"])
+        spread = f"{boots[0]['boot']:.2f} to {boots[-1]['boot']:.2f} s"
+        return boots[BOOTS // 2] | {"spread": spread}
 
     def size(self, count: int, target: str) -> list[tuple[str, dict[str, Any]]]:
         """Return a row for each kind of boot with so many variants; `target` is what they are recorded for."""
@@ -154,6 +157,18 @@ def told(count: int, rows: list[tuple[str, dict[str, Any]]]) -> None:
         print(f"  {name:42} {words}; first launches {serving:7.3f} s, slowest {slowest * 1000:7.1f} ms; {counts}")
 
 
+def grown(few: int, then: dict[str, Any], many: int, now: dict[str, Any]) -> str:
+    """Return in words what each variant costs from one size to another, in ms, and how far the boots were apart."""
+
+    def each(*names: str) -> float:
+        return sum(now[name] - then[name] for name in names) / (many - few) * 1000
+
+    beside = f"{each('boot') - each('modules'):.2f} beside the driver's load of modules"
+    bound = f"{each('bound') - each('modules'):.2f} to bind and load it"
+    whole = f"each variant from {few} to {many}: {each('boot'):.2f} ms"
+    return f"{whole}, {beside}, of which {bound}; boots {now['spread']}"
+
+
 def main() -> None:
     """Run all and print a table for each size, then what each more variant costs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,12 +185,8 @@ def main() -> None:
         print(f"{count} matmul variants, {chosen.target}, {len(os.sched_getaffinity(0))} cores", flush=True)
         told(count, rows)
         for name in (SECOND, BEHIND):
-            now = dict(rows)[name]
             if before is not None:
-                size, then = before[0], before[1][name]
-                more, loads = now["boot"] - then["boot"], now["modules"] - then["modules"]
-                each = f"{more / (count - size) * 1000:.2f} ms, {(more - loads) / (count - size) * 1000:.2f}"
-                print(f"  {name}: each variant from {size} to {count}: {each} beside the driver's load of modules")
+                print(f"  {name}: {grown(before[0], before[1][name], count, dict(rows)[name])}")
         before = count, dict(rows)
 
 
