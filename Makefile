@@ -23,7 +23,8 @@ STAMP := $(VENV)/.ready
 NAME := jitreplay
 # What depends on the Triton that is installed.
 MATRIX := $(addprefix tests/test_,$(addsuffix .py,keys fuzz_keys kernels tuners harvest hooks drift targets \
-	headless acceptance warmed undo warm_launch later_tuners recorder replay children background suspects read_only))
+	headless acceptance warmed undo warm_launch later_tuners recorder replay children early background suspects \
+	read_only entry))
 LIBRARIES ?= flash-linear-attention==0.6.0 fla-core==0.6.0 conch-triton-kernels==1.3 einops==0.8.2 \
 	flag-gems==5.0.2 PyYAML==6.0.3 sqlalchemy==2.0.48 typing_extensions
 ROOMS := manifest jit recorder replayer engines cli examples

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 
 from ..jit import disk
-from ..jit.live_device import is_headless, live_device
+from ..jit.live_device import live_device
 from ..manifest.model import Manifest, digest
 from ..manifest.settings import LOGGER
 from .failures import Tally
@@ -37,13 +37,11 @@ class Ahead:
         prefetch: Prefetch | None,
         allow: Iterable[str],
         rank: str,
-        jobs: int,
-        budget: float | None,
+        worth: Worth,
         limit: float | None,
-        launchers: bool = False,
-        background: bool = False,
+        launchers: bool,
     ) -> None:
-        self._warmer, self._worth = warmer, Worth(jobs, budget, background)
+        self._warmer, self._worth = warmer, worth
         device = live_device()
         self._early = ""
         if prefetch is not None and not prefetch.suits(device):
@@ -58,9 +56,9 @@ class Ahead:
             *(manifest, device, usable_cache()),
             allow=allow,
             rank=rank,
-            jobs=jobs,
+            jobs=worth.jobs,
             limit=limit,
-            launchers=launchers or not is_headless(),
+            launchers=launchers,
         )
         self._tally = Tally()
         self._stamped = self._prefetch.stamp.whole()

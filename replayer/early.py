@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..jit.capture import capturing
 from ..jit.devices import Device
 from ..jit.internals import internals
-from ..jit.live_device import active_driver, headless_device, recorded_device, running_device
+from ..jit.live_device import recorded_device, running_device
 from ..jit.resolve import Resolver
 from ..jit.tools import may_have
 from ..manifest.model import Manifest
@@ -19,30 +19,25 @@ from .worth import Worth
 class Early:
     """The plan, and the helper if one is sure to be wanted, for the device that the driver will likely name.
 
-    `plan` and `prefetch` are None where that is not known.
+    `prefetch` is None where that is not known.
     """
 
     def __init__(
         self, manifest: Manifest, resolver: Resolver, worth: Worth, allow: Iterable[str], rank: str, limit: float | None
     ) -> None:
-        self.plan: Plan | None = None
         self.prefetch: Prefetch | None = None
-        self.backend = ""
+        self._plan, self._backend = Plan(), ""
         internals()  # a Triton that lacks something is told as such
         device = None if capturing() else likely_device(manifest)
         if device is None:
             return
-        self.backend = device.backend
-        self.plan = make_plan(manifest, device.backend, resolver, rank)
-        self.prefetch = Prefetch(
-            *(manifest, device, usable_cache()),
-            allow=allow,
-            rank=rank,
-            jobs=worth.jobs,
-            limit=limit,
-            launchers=headless_device(active_driver()) is None,
-        )
-        self.prefetch.start_for([planned.variant for planned in self.plan.todo if not planned.changed], worth)
+        self._plan, self._backend = make_plan(manifest, device.backend, resolver, rank), device.backend
+        self.prefetch = Prefetch(manifest, device, usable_cache(), allow=allow, rank=rank, jobs=worth.jobs, limit=limit)
+        self.prefetch.start_for([planned.variant for planned in self._plan.todo if not planned.changed], worth)
+
+    def plan_for(self, backend: str) -> Plan | None:
+        """Return the plan if it is for this backend."""
+        return self._plan if self._backend == backend else None
 
 
 def likely_device(manifest: Manifest) -> Device | None:

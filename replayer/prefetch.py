@@ -41,8 +41,9 @@ ATTEMPTS = 50
 class Prefetch:
     """A helper's work for one manifest on one device, into one cache directory.
 
-    `allow` names the packages that a helper may import, beside those that this process has imported. Processes of this
-    host that want the same, as the ranks of one server do, share one helper, which is the first's.
+    `allow` names the packages that a helper may import, beside those that this process has imported. It builds
+    launchers too where binaries will be loaded, elsewhere with `launchers`. Processes of this host that want the same,
+    as the ranks of one server do, share one helper, which is the first's.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Prefetch:
         rank: str = "",
         jobs: int = 0,
         limit: float | None = None,
-        launchers: bool = True,
+        launchers: bool = False,
     ) -> None:
         self.manifest, self.device, self.cache, self.rank = manifest, device, os.path.abspath(cache), rank
         self.digest = content(manifest)
@@ -66,7 +67,8 @@ class Prefetch:
         self.children: Children | None = None
         self._allow = tuple(allow)
         self._jobs = jobs
-        self._limit, self._launchers = limit or LIMIT, launchers
+        self._limit = limit or LIMIT
+        self._launchers = launchers or headless_device(active_driver()) is None
         self._numbers: dict[tuple[Any, ...], int] = {}
 
     def start(self, variants: Iterable[Variant]) -> None:
@@ -107,11 +109,12 @@ class Prefetch:
         Each key has a folder of the disk cache: of more keys than there are folders, some have none.
         """
         wanted = list(variants)
-        if self.children is not None or disk.count(self.cache, len(wanted)) >= len(wanted):
+        there = disk.count(self.cache, len(wanted))
+        if self.children is not None or there >= len(wanted):
             return
         sent = [v for v in wanted if may_be_sent(v.kernel) and not self.quarantine.why(v.kernel, v.digest)]
         sent.sort(key=cost_ms)
-        missing = sent[: max(0, len(sent) - disk.count(self.cache, len(sent)))]
+        missing = sent[: max(0, len(sent) - there)]
         if missing and worth.of(missing, self.device.backend) and not self.stamp.whole():
             self.start(sent)
 
@@ -223,8 +226,7 @@ def begin(
         return None
     cache = settle(usable_cache())
     triton_hash.begin(cache)
-    launchers = headless_device(active_driver()) is None
-    ahead = Prefetch(manifest, device, cache, allow=allow, rank=rank, jobs=jobs, limit=limit, launchers=launchers)
+    ahead = Prefetch(manifest, device, cache, allow=allow, rank=rank, jobs=jobs, limit=limit)
     if not ahead.stamp.whole():
         ahead.ask_recorded()
     return ahead

@@ -83,14 +83,15 @@ class Session:
             self._cache = cache or settle(usable_cache())
             triton_hash.begin(self._cache if trust else None, busy=True)
             self._resolver = resolver = Resolver(allow)
-            soon = None
+            worth, plan, soon = Worth(jobs, budget, background), None, None
             if early and prefetch is None:
-                soon = Early(manifest, resolver, Worth(jobs, budget, background), allow, rank, limit)
+                soon = Early(manifest, resolver, worth, allow, rank, limit)
                 prefetch = soon.prefetch
             if prefetch is not None:
                 undo.callback(prefetch.close)
             backend, _, _ = live_target()
-            plan = soon.plan if soon is not None and soon.plan is not None and soon.backend == backend else None
+            if soon is not None:
+                plan = soon.plan_for(backend)
             plan = plan or make_plan(manifest, backend, resolver, rank)
             self._survivors = Survivors(manifest.variants, manifest.environments)
             self.todo = plan.todo
@@ -99,9 +100,7 @@ class Session:
             self._warmer = Warmer(manifest, resolver, self._listener, self._stage, load, launchers)
             self._absent = plan.absent
             self.waiting = Waiting(resolver, self.report, self._warm_late, self._restore_late)
-            self._ahead = Ahead(
-                manifest, self._warmer, prefetch, allow, rank, jobs, budget, limit, launchers, background
-            )
+            self._ahead = Ahead(manifest, self._warmer, prefetch, allow, rank, worth, limit, launchers)
             undo.pop_all()
 
     @contextmanager

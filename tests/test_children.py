@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from jitreplay.jit.devices import parse_target
 from jitreplay.manifest.model import Manifest
 
 from .helpers import LIMIT, PRELUDE, TARGET, environment, merged, program, save
@@ -71,13 +70,6 @@ import jitreplay.replayer.prefetch as prefetching
 started, helper = [], prefetching.Helper
 prefetching.Helper = lambda *args: (started.append(args), helper(*args))[1]
 """
-UNASKED = """
-import jitreplay.replayer.early as early
-early.running_device = lambda: None
-"""
-"""As before a driver is asked."""
-GONE = "from kernels import faults\nfaults.good.fn.__qualname__ = ''\ndel faults.good\n"
-GPU = "early.may_have = lambda device: True\n"
 REPLAYED = 'report = jitreplay.replay("kernels.jitreplay", allow=("kernels",))\n'
 OUTCOMES = """
 outcomes = [[r.variant.kernel.qualname, r.outcome.value, r.reason] for r in report.results]
@@ -139,131 +131,6 @@ class TestCompiling:
         shutil.rmtree(tmp_path / "cache" / ".jitreplay")  # as in a cache that was shipped
         found = program(tmp_path, full, JITREPLAY_JOBS="2")
         assert found == [{"cached": 3, "changed": 3}, 0]
-
-    def test_it_is_started_before_tritons_hash_is_there(self, tmp_path: Path, everything: Manifest) -> None:
-        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
-        code = """
-        import jitreplay.jit.triton_hash as taken
-        seen, wait = [], taken.wait
-        taken.wait = lambda: (seen.append(len(started)), wait())
-        """
-        code = STARTED + dedent(code) + REPLAYED + "answer([seen, report.counts])"
-        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [[1], {"compiled": 2}]
-
-    def test_it_is_started_before_the_device_is_asked(self, tmp_path: Path, everything: Manifest) -> None:
-        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
-        code = """
-        import jitreplay.replayer.session as sessions
-        seen, ask = [], sessions.live_target
-        sessions.live_target = lambda: (seen.append(len(started)), ask())[1]
-        """
-        code = STARTED + dedent(code) + REPLAYED + "answer([seen, len(started), report.counts, report.notes])"
-        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [[1], 1, {"compiled": 2}, []]
-
-    @pytest.mark.parametrize("target", ["cuda:80", "cuda:90/H200"])
-    def test_one_for_the_gpu_of_the_recording_is_not_used_on_another(
-        self, tmp_path: Path, everything: Manifest, target: str
-    ) -> None:
-        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
-        code = (
-            STARTED
-            + UNASKED
-            + "early.may_have = lambda device: True\n"
-            + REPLAYED
-            + "answer([[args[0].device.name for args in started], report.counts])"
-        )
-        names, counts = program(tmp_path, code, target=target, JITREPLAY_JOBS="2")
-        here = parse_target(target)[1]
-        assert names == [everything.environments[0].device.name, here.name]
-        assert counts == {"compiled": 2}
-        targets = [json.loads(path.read_text())["target"]["arch"] for path in (tmp_path / "cache").glob("*/good.json")]
-        assert targets == [here.arch] * 2
-
-    @pytest.mark.parametrize(
-        ("code", "variables", "count"),
-        [
-            ("", {}, 0),  # this machine has none
-            (GPU, {}, 1),
-            (GPU + GONE, {}, 0),
-            (GPU + "allow = ()\n", {}, 0),
-            (GPU, {"TRITON_INTERPRET": "1"}, 0),
-        ],
-        ids=["no GPU", "one that all is there for", "a kernel is gone", "a package is not allowed", "the interpreter"],
-    )
-    def test_it_is_started_early_for_what_is_there_alone(
-        self, tmp_path: Path, everything: Manifest, code: str, variables: dict[str, str], count: int
-    ) -> None:
-        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
-        before = """
-        import jitreplay.replayer.session as sessions
-        sessions.live_target = lambda: 1 / 0
-        allow = ("kernels",)
-        """
-        after = """
-        try:
-            jitreplay.replay("kernels.jitreplay", allow=allow)
-        except ZeroDivisionError:
-            answer(len(started))
-        """
-        code = STARTED + UNASKED + dedent(before) + code + dedent(after)
-        assert program(tmp_path, code, JITREPLAY_JOBS="2", **variables) == count
-
-    def test_a_stamp_decides_however_often_a_kernel_changed(self, tmp_path: Path, everything: Manifest) -> None:
-        now = only(everything, "good", most=3)
-        prints = [now.variants[0].kernel.fingerprint[n:] + "0" * n for n in (1, 2, 3)]
-        before = tuple(
-            msgspec.structs.replace(v, kernel=msgspec.structs.replace(v.kernel, fingerprint=text))
-            for v in now.variants
-            for text in prints
-        )
-        save(Manifest(now.environments, now.variants + before), tmp_path / "kernels.jitreplay")
-        code = STARTED + REPLAYED + "answer([report.counts, len(started)])"
-        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [{"compiled": 3, "changed": 9}, 1]
-        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [{"cached": 3, "changed": 9}, 0]
-
-    def test_it_fills_the_cache_that_a_kernels_module_sets(self, tmp_path: Path, everything: Manifest) -> None:
-        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
-        (tmp_path / "sets_cache.py").write_text(
-            f"import os\nos.environ['TRITON_CACHE_DIR'] = {str(tmp_path / 'other')!r}\nfrom kernels.faults import *\n"
-        )
-        variants = tuple(
-            msgspec.structs.replace(v, kernel=msgspec.structs.replace(v.kernel, module="sets_cache"))
-            for v in only(everything, "good", most=2).variants
-        )
-        save(Manifest(everything.environments, variants), tmp_path / "kernels.jitreplay")
-        code = STARTED + REPLAYED.replace('"kernels",', '"kernels", "sets_cache"')
-        code += "answer([report.counts, len(started)])"
-        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [{"compiled": 2}, 1]
-        assert len(list((tmp_path / "other").glob("*/good.cubin"))) == 2
-        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [{"cached": 2}, 0]
-
-    def test_one_that_is_left_before_it_is_there_imports_nothing(self, tmp_path: Path, everything: Manifest) -> None:
-        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
-        code = """
-        import subprocess
-        from jitreplay.replayer.children import MODULE
-        from jitreplay.replayer.wire import Leave, pack
-        report = jitreplay.replay("kernels.jitreplay", allow=("kernels",))
-        process = subprocess.Popen([sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        process.stdin.write(pack(started[0][0]) + pack(Leave()))
-        process.stdin.flush()
-        answer([process.stdout.read().decode(errors="replace"), process.wait()])
-        """
-        assert program(tmp_path, STARTED + dedent(code), JITREPLAY_JOBS="2") == ["", 0]
-
-    def test_none_stays_where_a_replay_cannot_begin(self, tmp_path: Path, everything: Manifest) -> None:
-        save(only(everything, "good", most=2), tmp_path / "kernels.jitreplay")
-        code = """
-        import jitreplay.replayer.session as sessions
-        from jitreplay.manifest.errors import JitreplayError
-        helpers = []
-        prefetching.Helper = lambda *args: (helpers.append(helper(*args)), helpers[-1])[1]
-        def no_gpu():
-            raise JitreplayError("no GPU")
-        sessions.live_target = no_gpu
-        """
-        code = STARTED + dedent(code) + REPLAYED + "answer([report.error, [h._process.poll() for h in helpers]])"
-        assert program(tmp_path, code, JITREPLAY_JOBS="2") == ["no GPU", [0]]
 
     def test_a_kernel_that_differs_in_the_helper_is_compiled_here(self, tmp_path: Path, everything: Manifest) -> None:
         found = replayed(tmp_path, only(everything, "differs", "good", most=1))
