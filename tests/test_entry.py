@@ -1,5 +1,6 @@
 """Kernels that a replay makes of cache entries: the same as Triton's own, attribute by attribute, in fewer steps."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,7 +98,8 @@ def test_a_launch_in_another_thread_gets_tritons_own(full: tuple[str, Path, Mani
         assert len(held()) == classes(held()) == COUNT
 
 
-def test_another_tools_constructor_makes_all(full: tuple[str, Path, Manifest]) -> None:
+@pytest.mark.parametrize("marked", [False, True], ids=["put in its place", "as functools.wraps does"])
+def test_another_tools_constructor_makes_all(full: tuple[str, Path, Manifest], marked: bool) -> None:
     target, folder, manifest = full
     with headless(folder, target):
         original, made = own(), []
@@ -106,27 +108,69 @@ def test_another_tools_constructor_makes_all(full: tuple[str, Path, Manifest]) -
             original(kernel, *args)
             made.append(kernel)
 
-        with constructor(counting):
+        with constructor(functools.wraps(original)(counting) if marked else counting):
+            before = own()
             assert jitreplay.replay(manifest, jobs=1).counts == {"cached": COUNT}
-            assert own() is counting
+            assert own() is before
         assert len(made) == classes(held()) == COUNT
 
 
-def test_a_constructor_that_sets_more_makes_all(full: tuple[str, Path, Manifest]) -> None:
+def test_one_that_was_changed_in_place_makes_all(
+    full: tuple[str, Path, Manifest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, folder, manifest = full
+
+    def newer(self: Any, src: Any, metadata_group: Any, hash: Any) -> None:
+        self.sizes = len(metadata_group)
+        self.module = self._run = None
+        raise RuntimeError("made by this one")
+
+    with headless(folder, target):
+        monkeypatch.setattr(own(), "__code__", newer.__code__)
+        report = jitreplay.replay(manifest, jobs=1)
+        assert [result.reason for result in report.results] == ["RuntimeError: made by this one"] * COUNT
+
+
+def test_a_tool_that_came_meanwhile_and_left_does_not_end_it(full: tuple[str, Path, Manifest]) -> None:
     from triton.compiler.compiler import CompiledKernel
+
+    from jitreplay.jit.entry import Entries
+
+    target, folder, manifest = full
+    with headless(folder, target), constructor(before := own()):
+        with Entries():
+            ours = own()
+            CompiledKernel.__init__ = lambda *args: ours(*args)
+        CompiledKernel.__init__ = ours  # inert now
+        assert jitreplay.replay(manifest, jobs=1).counts == {"cached": COUNT}
+        assert classes(held()) == 1 and own() is before
+
+
+def test_other_makers_of_kernels_are_left_alone(full: tuple[str, Path, Manifest]) -> None:
+    """One of another class, and one whose constructor takes more, while a replay is under way."""
+    from triton.compiler.compiler import CompiledKernel
+
+    from jitreplay.jit.entry import Entries
+    from jitreplay.jit.miss import replaying
+
+    class Watched(CompiledKernel):
+        def __init__(self, *args: Any) -> None:
+            self.module = "mine"
+            super().__init__(*args)
 
     target, folder, manifest = full
     with headless(folder, target):
-        original = own()
-
-        def newer(kernel: Any, *args: Any) -> None:
-            original(kernel, *args)
-            kernel.sizes = [len(kernel.kernel)]
-
-        newer.__module__ = CompiledKernel.__module__  # as if it were a later Triton's
-        with constructor(newer):
-            assert jitreplay.replay(manifest, jobs=1).counts == {"cached": COUNT}
-        assert classes(held()) == COUNT and all(kernel.sizes == [len(kernel.kernel)] for kernel in held())
+        jitreplay.replay(manifest, jobs=1)
+        first = held()[0]
+        with Entries(), replaying():
+            made = [Watched(first.src, first.metadata_group, first.hash) for _ in range(2)]
+            named = [CompiledKernel(src=first.src, metadata_group=first.metadata_group, hash="h") for _ in range(2)]
+            bare = CompiledKernel.__new__(CompiledKernel)
+            bare.module = None  # what its `__del__` asks for
+            with pytest.raises(TypeError, match="more"):
+                own()(bare, first.src, first.metadata_group, first.hash, more=1)
+        assert classes(made) == 2
+        assert classes(named) == 1 and {kernel.hash for kernel in named} == {"h"}
 
 
 def test_one_that_is_cut_is_made_anew(full: tuple[str, Path, Manifest]) -> None:
