@@ -102,10 +102,12 @@ def fault(folder: Path, name: str, binary: str, digest: str) -> str:
     if metadata.get("hash") != digest:
         return "its metadata is another kernel's"
     try:
-        whole = whole_elf(Path(children[f"{name}.{binary}"]).read_bytes())
+        data = Path(children[f"{name}.{binary}"]).read_bytes()
     except OSError:
-        whole = False
-    return "" if whole else f"its {binary} is cut"
+        data = b""
+    if not whole_elf(data):
+        return f"its {binary} is cut"
+    return "" if has_symbol(data, str(metadata.get("name"))) else f"its {binary} is another kernel's"
 
 
 def whole_elf(data: bytes) -> bool:
@@ -123,6 +125,11 @@ def whole_elf(data: bytes) -> bool:
         if kind != 8 and offset + length > len(data):  # 8: SHT_NOBITS takes no room in the file
             return False
     return True
+
+
+def has_symbol(data: bytes, name: str) -> bool:
+    """Whether an ELF file's string table has a symbol's name, by which the driver finds the kernel in it."""
+    return name.encode() + b"\0" in data
 
 
 def probe(fn: Any, signature: Any, device: Any, constexprs: Any, options: Any, attrs: Any, warmup: Any = True) -> Entry:
@@ -143,7 +150,7 @@ def drop(entry: Entry) -> bool:
 
 
 def sound(kernel: Any) -> bool:
-    """Whether a CompiledKernel, as read from the cache, is its entry's own and its binary as long as its headers say.
+    """Whether a CompiledKernel, as read from the cache, is its entry's own and its binary whole and this kernel's.
 
     An entry's folder is named by the hash, which its metadata tells too.
     """
@@ -153,7 +160,9 @@ def sound(kernel: Any) -> bool:
     folders = {os.path.basename(os.path.dirname(path)) for name, path in group.items() if name.endswith(".json")}
     if folders - {_base32(kernel.metadata.hash)}:
         return False
-    return kernel.metadata.target.backend not in ("cuda", "hip") or whole_elf(kernel.kernel)
+    if kernel.metadata.target.backend not in ("cuda", "hip"):
+        return True
+    return whole_elf(kernel.kernel) and has_symbol(kernel.kernel, kernel.metadata.name)
 
 
 def forget(fn: Any, key: str) -> None:

@@ -188,6 +188,14 @@ class TestVerify:
         restored.entry("calls", "calls.json").write_text(theirs)
         self.damaged(restored, {"calls"}, "another kernel's")
 
+    def test_a_binary_of_another_kernel(self, restored: Shop) -> None:
+        theirs = next(restored.cache.glob("*/stores.cubin")).read_bytes()
+        restored.entry("calls", "*.cubin").write_bytes(theirs)
+        self.damaged(restored, {"calls"}, "cubin is another kernel's")
+        report = as_json(restored.run("compile"))
+        assert {v["outcome"] for v in report["variants"] if v["kernel"].endswith(".calls")} == {"compiled"}
+        assert as_json(restored.run("verify"))["counts"] == {"warm": len(restored.manifest.variants)}
+
     @pytest.mark.parametrize("text", ["[]", "{}", None])
     def test_a_replay_makes_such_an_entry_anew(self, restored: Shop, text: str | None) -> None:
         theirs = next(restored.cache.glob("*/stores.json")).read_text()
