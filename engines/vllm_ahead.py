@@ -30,9 +30,9 @@ def mismatch(manifest: Manifest, worker: Any) -> str:
 
 
 def begin(chosen: Settings) -> None:
-    """Begin with the manifest as it was recorded; what the engine's configuration changes is asked for later.
+    """Start the helper, which needs seconds to be up; the engine's configuration says what it is asked for.
 
-    Workers in processes of their own join the helper. It ends with this process, or when nobody needs it any more.
+    Workers in processes of their own join it. It ends with this process, or when nobody needs it any more.
     """
     global _begun
     if _own() is not None:
@@ -41,21 +41,29 @@ def begin(chosen: Settings) -> None:
         manifest = file.load(chosen.manifest)
     except JitreplayError:
         return  # told by the worker that replays it
-    ahead = begin_for(chosen, manifest)
+    ahead = _begin(chosen, manifest, ask=False)
     if ahead is not None:
         _begun = (os.getpid(), ahead)
 
 
-def begin_for(chosen: Settings, manifest: Manifest) -> prefetch.Prefetch | None:
-    """Begin to compile a manifest; return what does so, None where the device cannot be known yet."""
-    return prefetch.begin(manifest, allow=(*ALLOW, *chosen.allow), jobs=chosen.jobs, limit=chosen.limit)
+def begin_for(chosen: Settings, manifest: Manifest, worker: Any) -> prefetch.Prefetch | None:
+    """Begin to compile a manifest for a worker; return what does so, None where the device cannot be known yet."""
+    return _begin(chosen, manifest, settings=vllm_config.configured(getattr(worker, "vllm_config", None)))
+
+
+def _begin(chosen: Settings, manifest: Manifest, **more: Any) -> prefetch.Prefetch | None:
+    return prefetch.begin(manifest, allow=(*ALLOW, *chosen.allow), jobs=chosen.jobs, limit=chosen.limit, **more)
 
 
 def confirm(config: Any) -> None:
-    """The engine's configuration is there: end what was begun if the manifest is another model's."""
+    """The engine's configuration is there: compile what it will launch, nothing if the manifest is another model's."""
     ahead = _own()
-    if ahead is not None and mismatch(ahead.manifest, SimpleNamespace(vllm_config=config)):
+    if ahead is None:
+        return
+    if mismatch(ahead.manifest, SimpleNamespace(vllm_config=config)):
         _end()
+    elif ahead.children is not None:
+        ahead.ask_all(vllm_config.configured(config))
 
 
 def take() -> prefetch.Prefetch | None:

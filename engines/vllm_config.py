@@ -50,7 +50,19 @@ def follow(thing: Any, path: str) -> Any:
 
 def settings(worker: Any) -> dict[str, int | str | bool]:
     """Return the settings of a worker by their names in vLLM, and the ranks that some kernels take as numbers."""
-    config = getattr(worker, "vllm_config", None)
+    found = configured(getattr(worker, "vllm_config", None))
+    runner = getattr(worker, "model_runner", None)
+    found["runner"] = "V2" if ".gpu.model_runner" in type(runner).__module__ else "V1"
+    blocks = follow(runner, "kv_cache_config.num_blocks")
+    if type(blocks) is int:
+        found[LATE] = blocks
+    found["rank"] = int(getattr(worker, "rank", 0) or 0)
+    found.update({f"{group}_rank": number for group, number in group_ranks().items()})
+    return found
+
+
+def configured(config: Any) -> dict[str, int | str | bool]:
+    """Return what a VllmConfig says by itself, before there is a worker."""
     found: dict[str, int | str | bool] = {}
     for name, path in _NUMBERS.items():
         value = follow(config, path)
@@ -63,13 +75,6 @@ def settings(worker: Any) -> dict[str, int | str | bool]:
     vocab = getattr(follow(config, "model_config"), "get_vocab_size", None)
     if callable(vocab) and type(size := vocab()) is int:
         found["vocab_size"] = size
-    runner = getattr(worker, "model_runner", None)
-    found["runner"] = "V2" if ".gpu.model_runner" in type(runner).__module__ else "V1"
-    blocks = follow(runner, "kv_cache_config.num_blocks")
-    if type(blocks) is int:
-        found[LATE] = blocks
-    found["rank"] = int(getattr(worker, "rank", 0) or 0)
-    found.update({f"{group}_rank": number for group, number in group_ranks().items()})
     return found
 
 

@@ -57,7 +57,7 @@ class WorkerSession:
                 ahead.close()
             return
         self._manifest = manifest
-        self._ahead = ahead or vllm_ahead.begin_for(self._chosen, manifest)
+        self._ahead = ahead or vllm_ahead.begin_for(self._chosen, manifest, self._wrapper)
         self._prepared = os.environ.get("TRITON_CACHE_DIR", "")  # now perhaps a layer over one that cannot be written
 
     @property

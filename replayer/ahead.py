@@ -11,11 +11,11 @@ from ..jit.live_device import live_device
 from ..manifest.model import Manifest, digest
 from ..manifest.settings import LOGGER
 from .failures import Tally
-from .live import Form
+from .live import Form, is_recorded_form
 from .outcome import NOT_WARM, Outcome, Report, Result
 from .plan import Planned
 from .prefetch import BROKEN, Prefetch, may_be_sent, usable_cache
-from .warm import Warmer, as_variant, is_recorded_form
+from .warm import Warmer, as_variant
 from .wire import Answer, State
 from .worth import Worth
 

@@ -104,6 +104,11 @@ def forms(variant: Variant, survivors: Survivors, live: Live) -> list[Form]:
     return [first, *_guessed(first, guesses)]
 
 
+def is_recorded_form(form: Form) -> bool:
+    """Whether a form has the arguments that were recorded, all of them."""
+    return not form.tensors and not form.replaced
+
+
 class _Guess(msgspec.Struct, frozen=True):
     """That one argument may have another value here."""
 

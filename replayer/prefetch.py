@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -15,9 +15,11 @@ from ..jit.devices import Device
 from ..jit.live_device import active_driver, headless_device, recorded_device, running_device
 from ..jit.resolve import Unresolved
 from ..jit.toolchain import toolchain
+from ..manifest.derivation import Survivors
 from ..manifest.model import Kernel, Manifest, Variant
 from ..manifest.settings import LOGGER
 from .children import Children, Guest, Helper
+from .live import Live, forms, is_recorded_form
 from .meeting import Meeting
 from .plan import applies, known_stages, order
 from .prebuilt import settle
@@ -139,8 +141,8 @@ class Prefetch:
                 time.sleep(0.1)  # it has yet to open its socket, or is ending
         return Helper(hello, self.cache)
 
-    def ask_recorded(self) -> int:
-        """Ask for every variant as it was recorded, dearest and most needed first; return how many were asked for."""
+    def begin(self) -> list[Variant]:
+        """Start the helper for what it may be asked for; return that, dearest and most needed first."""
         wanted, stages = [], known_stages(self.manifest)
         for variant in order(self.manifest.variants, self.rank):
             try:
@@ -151,7 +153,24 @@ class Prefetch:
                 wanted.append(variant)
         if wanted:
             self.start(wanted)
-        return sum(self.ask(variant, variant.digest) for variant in wanted)
+        return wanted
+
+    def ask_all(self, settings: Mapping[str, Any] | None = None) -> int:
+        """Ask for every variant as a program with these settings will launch it; return how many were asked for.
+
+        What follows tables of the program, which are not there yet, is asked for as it was recorded.
+        """
+        survivors = Survivors(self.manifest.variants, self.manifest.environments)
+        live, count = Live({}, settings or {}), 0
+        for variant in self.begin():
+            for form in forms(variant, survivors, live):
+                if is_recorded_form(form):
+                    count += self.ask(variant, variant.digest)
+                else:
+                    # Its key is known to the helper alone; the replay finds it on disk, or asks again.
+                    changed = msgspec.structs.replace(variant, args=form.args)
+                    count += self.ask(changed, str(hash(changed.args)))
+        return count
 
     def ask(self, variant: Variant, digest: str) -> bool:
         """Ask for a variant whose live key has this digest, unless that was done; return whether it is asked for."""
@@ -216,10 +235,14 @@ def begin(
     rank: str = "",
     jobs: int = 0,
     limit: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    ask: bool = True,
 ) -> Prefetch | None:
-    """Begin to compile a manifest as it was recorded; return what does so, or None where the device is not known.
+    """Begin to compile a manifest; return what does so, or None where the device is not known.
 
-    No driver is asked that does not run already. Where the stamp says that all is warm, no helper is started.
+    It is compiled as a program with `settings` will launch it, else as it was recorded. Without `ask` the helper is
+    started, and asked for nothing yet. No driver is asked that does not run already. Where the stamp says that all is
+    warm, no helper is started.
     """
     device = running_device() or _recorded(manifest)
     if device is None:
@@ -228,7 +251,7 @@ def begin(
     triton_hash.begin(cache)
     ahead = Prefetch(manifest, device, cache, allow=allow, rank=rank, jobs=jobs, limit=limit)
     if not ahead.stamp.whole():
-        ahead.ask_recorded()
+        ahead.ask_all(settings) if ask else ahead.begin()
     return ahead
 
 

@@ -87,7 +87,8 @@ class Warmer:
                 with self._builds:
                     launcher.build(bound.kernel)
             except Exception as error:
-                reason = reason or f"no launcher was built: {said(error)}"
+                text = f"{found.value}, but the C compiler did not build its launcher: {said(error)}"
+                return Result(planned.variant, Outcome.FAILED, text)
         self._note_files(bound)
         return Result(planned.variant, outcome, reason, loaded=self._load)
 
@@ -164,11 +165,6 @@ class Warmer:
 
     def _note_files(self, bound: Bound) -> None:
         self.files.update(disk.needed(bound.kernel))
-
-
-def is_recorded_form(form: Form) -> bool:
-    """Whether a form has the arguments that were recorded, all of them."""
-    return not form.tensors and not form.replaced
 
 
 def as_variant(planned: Planned, form: Form) -> Variant:

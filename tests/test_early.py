@@ -10,7 +10,7 @@ import pytest
 from jitreplay.jit.devices import parse_target
 from jitreplay.manifest.model import Manifest
 
-from .helpers import goods, program, save
+from .helpers import goods, merged, program, save
 from .test_children import REPLAYED, STARTED
 
 UNASKED = """
@@ -149,3 +149,41 @@ def test_none_stays_where_a_replay_cannot_begin(tmp_path: Path, good: Manifest) 
     """
     code = STARTED + dedent(code) + REPLAYED + "answer([report.error, [h._process.poll() for h in helpers]])"
     assert program(tmp_path, code, JITREPLAY_JOBS="2") == ["no GPU", [0]]
+
+
+def test_it_compiles_what_a_configuration_will_launch(tmp_path: Path) -> None:
+    """Recorded under two batch sizes; a third makes one key of the two."""
+    for size in (16, 8):
+        code = f"""
+        from kernels.basic import copy
+        recorder.describe("toy", settings={{"max_num_seqs": {size}}})
+        copy[(1,)](torch.zeros(64), torch.zeros(64), {size}, BLOCK=32)
+        answer(None)
+        """
+        program(tmp_path / str(size), code, record=tmp_path / "journals" / str(size))
+    path = save(merged(tmp_path / "journals" / "16", tmp_path / "journals" / "8"), tmp_path / "kernels.jitreplay")
+    code = f"""
+    from pathlib import Path
+    from jitreplay.replayer import prefetch
+    manifest = jitreplay.load({str(path)!r})
+
+    def compiled(cache, settings):
+        os.environ["TRITON_CACHE_DIR"] = cache
+        ahead = prefetch.begin(manifest, allow=("kernels",), jobs=1, ask=False)
+        before = len(ahead._numbers), ahead.children is not None
+        asked = ahead.ask_all(settings)
+        states = [ahead.children.wait(number).state.value for number in ahead._numbers.values()]
+        ahead.close()
+        keys = [json.loads(path.read_text())["hash"] for path in Path(cache).glob("*/copy.json")]
+        return [before, asked, states, keys]
+
+    answer([len(manifest.variants), compiled({str(tmp_path / "a")!r}, {{}}),
+            compiled({str(tmp_path / "b")!r}, {{"max_num_seqs": 7}}),
+            compiled({str(tmp_path / "c")!r}, {{"max_num_seqs": 16}})])
+    """
+    count, recorded, changed, equal = program(tmp_path, code)
+    assert count == 2
+    assert recorded[:3] == [[0, True], 2, ["compiled", "compiled"]] and len(recorded[3]) == 2
+    assert changed[0] == [0, True] and set(changed[2]) <= {"compiled", "cached"} and len(changed[3]) == 1
+    assert set(changed[3]) < set(recorded[3])
+    assert len(equal[3]) == 1 and {*equal[3], *changed[3]} == set(recorded[3])
