@@ -15,7 +15,7 @@ from .output import DIFFERS, Unusable, print_json, say, table
 
 @click.command("doctor", short_help="Check that a replay would work here.")
 @click.argument("manifest", required=False, type=click.Path(path_type=Path), metavar="[MANIFEST]")
-@click.option("--target", metavar="TARGET", help="Check for this GPU, such as cuda:90; else for the manifest's.")
+@click.option("--target", metavar="TARGET", help="Check for this GPU, such as cuda:90; else for all of the manifest's.")
 @click.option("--cache-dir", type=click.Path(path_type=Path), help="The Triton cache directory, else TRITON_CACHE_DIR.")
 @click.option("--allow", multiple=True, metavar="PACKAGE", help="A package that may be imported to find kernels.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
@@ -32,13 +32,12 @@ def doctor_command(
 
     if cache_dir is not None:
         os.environ["TRITON_CACHE_DIR"] = str(cache_dir.absolute())
-    device, allowed = None, (*allow, *settings().allow)
-    if target := target or _recorded(manifest):
-        device = _install(target)
+    allowed, targets = (*allow, *settings().allow), [target] if target else _recorded(manifest)
+    if targets:
         from ..jit.resolve import triton_packages
 
         allowed = (*allowed, *sorted(triton_packages()))
-    found = examine(usable_cache(), device, manifest, allowed)
+    found = examine(usable_cache(), targets, manifest, allowed, _install)
     if as_json:
         print_json([{"check": f.check, "health": f.health.value, "what": f.what, "do": f.do} for f in found])
     else:
@@ -50,15 +49,14 @@ def doctor_command(
         raise SystemExit(DIFFERS)
 
 
-def _recorded(manifest: Path | None) -> str:
-    """Return the target that a manifest was recorded on, "" where it is not one or cannot be read."""
+def _recorded(manifest: Path | None) -> list[str]:
+    """Return the targets that a manifest was recorded on, none where it cannot be read."""
     if manifest is None:
-        return ""
+        return []
     try:
-        targets = {environment.target for environment in file.load(manifest).environments}
+        return sorted({environment.target for environment in file.load(manifest).environments})
     except JitreplayError:
-        return ""  # told among the findings
-    return targets.pop() if len(targets) == 1 else ""
+        return []  # told among the findings
 
 
 def _install(target: str):  # type: ignore[no-untyped-def]

@@ -107,9 +107,13 @@ def may_have(device: Device) -> bool:
     """
     if device.backend == "hip":
         return KFD.exists() and not _hidden("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    return NVIDIA.exists() and not _hidden("CUDA_VISIBLE_DEVICES") and boards() <= {device.name}
+
+
+def boards() -> set[str]:
+    """Return the models of NVIDIA's boards as /proc tells them; empty where it does not."""
     texts = [path.read_text() for path in BOARDS.glob("*/information")]
-    models = {line.partition(":")[2].strip() for line in "\n".join(texts).splitlines() if line.startswith("Model:")}
-    return NVIDIA.exists() and not _hidden("CUDA_VISIBLE_DEVICES") and models <= {device.name}
+    return {line.partition(":")[2].strip() for line in "\n".join(texts).splitlines() if line.startswith("Model:")}
 
 
 def _hidden(*names: str) -> bool:

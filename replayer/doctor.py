@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import platform
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from ..jit.devices import Device
 from ..jit.internals import internals
 from ..manifest import file
 from ..manifest.errors import JitreplayError
-from ..manifest.model import Manifest
 from ..manifest.words import many
 from .outcome import Outcome
 from .width import free_cores
@@ -46,19 +46,34 @@ class Finding(msgspec.Struct, frozen=True):
     do: str = ""
 
 
-def examine(cache: str, device: Device | None, manifest: Path | None, allow: Iterable[str]) -> list[Finding]:
-    """Check this machine for compiling into a cache directory, for a device, and what a boot would find there.
+def examine(
+    cache: str,
+    targets: Sequence[str],
+    manifest: Path | None,
+    allow: Iterable[str],
+    install: Callable[[str], Device | None],
+) -> list[Finding]:
+    """Check this machine for compiling into a cache directory for targets, and what a boot would find there.
 
-    Without a device what depends on it is not checked. The caller has installed a headless driver for it.
+    `install` has a target answered for without its driver, and returns its device, None where that cannot be done. Of
+    what depends on a target nothing is checked without one.
     """
     found = [_versions(), _triton()]
     folder = _cache(cache)
     found += folder
     usable = Path(cache) if all(item.health is not Health.BAD for item in folder) else Path("/tmp")
     found.append(_tool("compiler", lambda: tools.compiler(usable)))
-    if device is not None and device.backend == "cuda" and isinstance(device.arch, int):
-        arch = device.arch
-        found.append(_tool("ptxas", lambda: tools.assembler(arch)))
+    boots = []
+    for target in targets:
+        device, of = install(target), "" if len(targets) == 1 else f" {target}"
+        if device is None:
+            continue
+        if device.backend == "cuda" and isinstance(device.arch, int):
+            found.append(_tool(f"ptxas{of}", functools.partial(tools.assembler, device.arch)))
+        if manifest is not None:
+            boots += _would(f"boot{of}", manifest, allow)
+    if not targets:
+        found.append(Finding("ptxas", Health.NOTE, "not checked: for which GPU?", "give --target, such as cuda:90"))
     driver = tools.driver()
     if isinstance(driver, tools.Trouble):
         absent = not os.path.exists("/dev/nvidiactl")
@@ -68,8 +83,8 @@ def examine(cache: str, device: Device | None, manifest: Path | None, allow: Ite
     found.append(_cores())
     found += _engine(os.environ)
     if manifest is not None:
-        found += _boot(manifest, device, allow)
-    return found
+        found += _manifest(manifest)
+    return [*found, *boots]
 
 
 def _versions() -> Finding:
@@ -144,7 +159,7 @@ def _engine(environ: os._Environ[str]) -> list[Finding]:
     return found
 
 
-def _boot(path: Path, device: Device | None, allow: Iterable[str]) -> list[Finding]:
+def _manifest(path: Path) -> list[Finding]:
     try:
         manifest = file.load(path)
     except JitreplayError as error:
@@ -153,21 +168,29 @@ def _boot(path: Path, device: Device | None, allow: Iterable[str]) -> list[Findi
     size = f"{many(len(manifest.variants), 'variant')} of {many(len(manifest.kernels), 'kernel')}"
     what = f"{size}, recorded on {facts or 'nothing'}"
     found = [Finding("manifest", Health.GOOD if manifest.variants else Health.NOTE, what)]
-    return found if device is None else [*found, _would(manifest, allow)]
+    names = {e.device.name for e in manifest.environments if e.device.name}
+    if names and not names & (here := tools.boards()) and here:
+        what = f"recorded on {', '.join(sorted(names))}, this machine has {', '.join(sorted(here))}"
+        found.append(Finding("board", Health.NOTE, what, "record here, too: choices are the GPU's own"))
+    return found
 
 
-def _would(manifest: Manifest, allow: Iterable[str]) -> Finding:
+def _would(check: str, path: Path, allow: Iterable[str]) -> list[Finding]:
     from .replay import verify
 
+    try:
+        manifest = file.load(path)
+    except JitreplayError:
+        return []  # told as the manifest's
     report = verify(manifest, allow=allow)
     counts = Counter(result.outcome for result in report.results)
     skipped = [result.reason for result in report.results if result.outcome is Outcome.SKIPPED]
     warm, cold = many(counts[Outcome.WARM], "variant"), counts[Outcome.WOULD_COMPILE]
     what = f"a boot here would find {warm} compiled, and compile {cold}"
     if not skipped:
-        return Finding("boot", Health.GOOD, what)
+        return [Finding(check, Health.GOOD, what)]
     reason, count = Counter(skipped).most_common(1)[0]
     what += f"; it would leave out {len(skipped)}, {count} of them since: {reason}"
     nothing = len(skipped) == len(report.results)
     do = "replay with the versions and packages that it was recorded with" if nothing else ""
-    return Finding("boot", Health.BAD if nothing else Health.NOTE, what, do)
+    return [Finding(check, Health.BAD if nothing else Health.NOTE, what, do)]
