@@ -15,6 +15,7 @@ from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import settings
 from ..manifest.words import many
+from ..replayer.failures import advice
 from ..replayer.outcome import NOT_WARM, Outcome, Report
 from .output import DIFFERS, Unusable, note, print_json, progress, say, table
 
@@ -248,7 +249,7 @@ def _print(report: Report, as_json: bool, tail: str = "") -> None:
         print_json(report.as_data())
     else:
         _print_text(report, tail)
-    if not report.warm:
+    if not report.warm or report.stopped:
         raise SystemExit(DIFFERS)
 
 
@@ -258,17 +259,22 @@ def _print_text(report: Report, tail: str) -> None:
     if report.stopped:
         note(f"stopped: {report.stopped}")
     told = [r for r in report.results if r.reason]
-    groups = Counter((r.variant.kernel.name, r.outcome.value, r.reason) for r in told if r.outcome is Outcome.SKIPPED)
-    rows = [
-        (r.outcome.value, r.variant.kernel.name, r.variant.digest[:8], r.reason)
-        for r in told
-        if r.outcome is not Outcome.SKIPPED
-    ]
-    rows += [(outcome, name, many(n, "variant"), reason) for (name, outcome, reason), n in groups.items()]
+    grouped = (Outcome.SKIPPED, Outcome.FAILED)
+    groups = Counter((r.outcome.value, r.variant.kernel.name, r.reason) for r in told if r.outcome in grouped)
+    rows = []
+    for r in told:
+        count = groups.pop(group := (r.outcome.value, r.variant.kernel.name, r.reason), 0)
+        if count > 1:
+            rows.append((*group[:2], many(count, "variant"), r.reason))
+        elif count or r.outcome not in grouped:
+            rows.append((*group[:2], r.variant.digest[:8], r.reason))
     rows.sort(key=lambda row: Outcome(row[0]) not in NOT_WARM)
     if rows:
         table(("outcome", "kernel", "variant", "reason"), rows)
         say("")
+    if not report.stopped:
+        for hint in dict.fromkeys(advice(r.reason) for r in told if r.outcome is Outcome.FAILED):
+            say(f"failed: {hint}")
     if told := Counter((c.choice.kernel.name, c.restored, c.reason) for c in report.choices if c.reason):
         words = [(name, n, "yes" if restored else "no", reason) for (name, restored, reason), n in told.items()]
         table(("autotuner", "choices", "restored", "reason"), words)

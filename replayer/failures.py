@@ -13,7 +13,10 @@ _ADVICE = (
         "check that ptxas runs and knows this GPU, or set TRITON_PTXAS_PATH (and _BLACKWELL_PATH) to one that does",
     ),
     ("Python\\.h", "install Python's headers (python3-dev)"),
-    ("C compiler|gcc|clang|'cc'", "install a C compiler, or set CC to one that works"),
+    (
+        "C compiler|gcc|clang|'cc'|CalledProcessError",
+        "install a C compiler and Python's headers, or set CC to one that works; `jitreplay doctor` tries it",
+    ),
     ("No space left|Disk quota|ENOSPC", "make room in the cache directory, or set JITREPLAY_CACHE to another"),
     ("Read-only|Permission denied", "make the cache directory writable, or set JITREPLAY_CACHE to one that is"),
     ("noexec|failed to map segment", "move the cache directory to a file system that allows programs (not noexec)"),

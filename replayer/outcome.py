@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum
+from subprocess import CalledProcessError
 from typing import Any
 
 import msgspec
@@ -167,6 +168,9 @@ class Report(msgspec.Struct):
 
 def said(error: BaseException) -> str:
     """Return an error in one line: its type and the line of its text that says most."""
+    if isinstance(error, CalledProcessError):  # its text has the names of scratch files, another each time
+        name = error.cmd[0] if isinstance(error.cmd, (list, tuple)) and error.cmd else error.cmd
+        return f"CalledProcessError: {name} gave exit code {error.returncode}"[:400]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[-1] if type(error).__name__ == "CompilationError" and lines else lines[0] if lines else ""
     return f"{type(error).__name__}: {text}"[:400]

@@ -15,6 +15,7 @@ from ..manifest.model import Manifest
 from ..manifest.settings import settings
 from . import prefetch as prefetching
 from . import several
+from .failures import advice
 from .outcome import Report, said
 from .prebuilt import read_only
 from .prefetch import usable_cache
@@ -174,7 +175,11 @@ def fill(
         session.late(progress)
     finally:
         session.close()
-    place.note(usable_cache())
+    try:
+        place.note(usable_cache())
+    except OSError as error:
+        why = f"the cache cannot be marked as good for this toolchain: {error}; {advice(str(error))}"
+        session.report.stopped = session.report.stopped or why
     return session.report
 
 

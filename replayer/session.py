@@ -73,7 +73,7 @@ class Session:
     ) -> None:
         self.manifest, self.live = manifest, Live()
         self.report = Report(seconds=dict.fromkeys(("plan", "compile", "load", "total"), 0.0))
-        self._strict, self._budget = strict, budget
+        self._strict, self._budget, self._shipped = strict, budget, launchers
         self._background: Background | None = None
         self.on_background_end: Callable[[], None] = lambda: None
         self._left: list[tuple[Planned, list[Form]]] | None = [] if background else None
@@ -272,7 +272,7 @@ class Session:
         self._ahead.close(self.report, complete=not self.todo)
         triton_hash.check()
         self.report.launchers = self._warmer.built
-        if told := differences(self._cache):
+        if not self._shipped and (told := differences(self._cache)):
             self.report.notes.append(told)
         if any(result.outcome is Outcome.COMPILED for result in self.report.results) and (told := kept(self._cache)):
             self.report.notes.append(told)

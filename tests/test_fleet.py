@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import triton
 from jitreplay.manifest.model import Manifest
 
 from .helpers import TARGET, as_json, jitreplay, program, save
-from .test_children import everything, only
+from .test_children import MANY, everything, only
 
 __all__ = ["everything"]  # a fixture
 
@@ -109,6 +110,56 @@ def test_another_toolchain_is_told(tmp_path: Path, manifest: Path) -> None:
     """
     (told,) = program(tmp_path / "a", code, TRITON_CACHE_DIR=str(cache))
     assert "another toolchain" in told and "triton: 3.5.0" in told
+
+
+def test_many_targets_fill_one_cache_and_none_is_taken_for_foreign(tmp_path: Path, manifest: Path) -> None:
+    report = compiled(tmp_path, manifest, tmp_path / "built", "--target", "cuda:80", "--target", "cuda:89")
+    assert report["counts"] == {"compiled": 12} and "notes" not in report
+    for target in ("cuda:80", "cuda:89", "cuda:90"):
+        words = ("--target", target, "--cache-dir", tmp_path / "built", "--allow", "kernels", "--json")
+        assert as_json(jitreplay(tmp_path, "verify", manifest, *words))["counts"] == {"warm": 4}
+
+
+@pytest.mark.skipif(not triton.__version__.startswith("3.6."), reason="from 3.7 on no launcher is built")
+@pytest.mark.parametrize(("count", "jobs"), [(4, "0"), (MANY, "2")], ids=["a few", "many"])
+def test_a_cache_without_its_launchers_is_no_success(
+    tmp_path: Path, everything: Manifest, count: int, jobs: str
+) -> None:
+    path = save(only(everything, "good", most=count), tmp_path / "kernels.jitreplay")
+    report = compiled(tmp_path, path, tmp_path / "built", "-j", jobs, code=1, CC="/bin/false")
+    reasons = {v["reason"] for v in report["variants"] if v["outcome"] == "failed"}
+    assert len(reasons) <= 2 and all("the C compiler did not build its launcher" in reason for reason in reasons)
+    if count < 20:
+        assert report["counts"] == {"failed": count}
+    else:
+        assert report["counts"] == {"failed": 20, "skipped": count - 20}
+        assert "20 variants in a row failed alike" in report["stopped"] and "set CC" in report["stopped"]
+
+    words = ("--target", "cuda:90", "--cache-dir", tmp_path / "built", "--allow", "kernels")
+    done = jitreplay(tmp_path, "compile", path, *words, CC="/bin/false")
+    assert done.returncode == 1 and "set CC" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("jobs", ["0", "2"])
+def test_a_full_disk_is_told_and_what_fits_is_kept(tmp_path: Path, manifest: Path, jobs: str) -> None:
+    """After so many files of the cache there is no room: for entries, notes and stamps alike (CASES G4)."""
+    (tmp_path / "sitecustomize.py").write_text(
+        dedent(f"""
+        import errno, os
+        own = os.replace
+        def replace(source, target, **more):
+            count = sum(len(files) for _, _, files in os.walk({str(tmp_path / "built")!r}))
+            if str(target).startswith({str(tmp_path / "built")!r}) and count > 14:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+            return own(source, target, **more)
+        os.replace = replace
+        """)
+    )
+    report = compiled(tmp_path, manifest, tmp_path / "built", "-j", jobs, code=1)
+    assert report["counts"]["failed"] >= 2
+    assert "cannot be marked" in report["stopped"] and "make room" in report["stopped"]
+    (tmp_path / "sitecustomize.py").unlink()
+    assert compiled(tmp_path, manifest, tmp_path / "built")["counts"].get("failed", 0) == 0
 
 
 class TestArchive:
