@@ -141,12 +141,17 @@ def drop(entry: Entry) -> bool:
     """Take a cut entry out of the cache, so that Triton compiles it anew; return whether there was one to take."""
     if not entry.fault or entry.fault == ABSENT:
         return False
-    if os.path.islink(entry.folder):
-        os.unlink(entry.folder)  # into a cache beneath, which stays as it is
-        return True
-    for group in Path(entry.folder).glob("__grp__*.json"):
-        group.unlink(missing_ok=True)
+    discard(entry.folder)
     return True
+
+
+def discard(folder: str) -> None:
+    """Take an entry out of the cache by its folder. Raises OSError."""
+    if os.path.islink(folder):
+        os.unlink(folder)  # into a cache beneath, which stays as it is
+        return
+    for group in Path(folder).glob("__grp__*.json"):
+        group.unlink(missing_ok=True)
 
 
 def sound(kernel: Any) -> bool:

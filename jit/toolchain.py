@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import sysconfig
-from collections.abc import Iterable
 from pathlib import Path
 
 _NOT_IN_IT = {"TRITON_CACHE_DIR", "TRITON_HOME"}
@@ -50,14 +49,3 @@ def _seen(path: Path) -> list[int]:
     except OSError:
         return []
     return [found.st_size, found.st_mtime_ns]
-
-
-def sizes(paths: Iterable[str]) -> list[int]:
-    """Return the size of each file, -1 for one that is not there."""
-    found = []
-    for path in paths:
-        try:
-            found.append(os.stat(path).st_size)
-        except OSError:
-            found.append(-1)
-    return found

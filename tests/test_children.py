@@ -116,6 +116,27 @@ class TestCompiling:
         found = outcomes(replayed(tmp_path, manifest))
         assert sorted(pair[0] for pair in found["good"]) == ["cached", "compiled"]
 
+    @pytest.mark.parametrize("how", ["swapped", "one bit"])
+    def test_a_binary_that_is_another_variants_is_made_anew(
+        self, tmp_path: Path, everything: Manifest, how: str
+    ) -> None:
+        """Of the same kernel and as long: nothing in the entry tells, but what was stamped does."""
+        manifest = only(everything, "good", most=3)
+        replayed(tmp_path, manifest)
+        paths = sorted((tmp_path / "cache").glob("*/good.cubin"))[:2]
+        mine, other = (path.read_bytes() for path in paths)
+        assert mine != other and len(mine) == len(other)
+        if how == "swapped":
+            paths[0].write_bytes(other)
+            paths[1].write_bytes(mine)
+        else:
+            paths[0].write_bytes(mine[:-1] + bytes([mine[-1] ^ 1]))
+        found = outcomes(replayed(tmp_path, manifest))
+        count = 2 if how == "swapped" else 1
+        assert sorted(pair[0] for pair in found["good"]) == ["cached"] * (3 - count) + ["compiled"] * count
+        assert [path.read_bytes() for path in paths] == [mine, other]
+        assert {pair[0] for pair in outcomes(replayed(tmp_path, manifest))["good"]} == {"cached"}
+
     def test_a_full_cache_of_a_changed_program_needs_none_either(self, tmp_path: Path, everything: Manifest) -> None:
         """Recorded before and after a change, a kernel is there twice, and its entries in the cache once."""
         now = only(everything, "good", most=3)
