@@ -14,6 +14,10 @@ DONE, DIFFERS, UNUSABLE = 0, 1, 2
 """Exit codes: done; differs, not warm or failed; wrong usage or unreadable file."""
 
 
+EACH = 25
+"""Variants after which a log gets a line."""
+
+
 class Unusable(click.ClickException):
     """Ends a command with one line on stderr and exit code 2."""
 
@@ -70,9 +74,14 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = ""
 
 @contextmanager
 def progress(what: str) -> Iterator[Any]:
-    """Give a function (done, total, kernel) that shows progress on a terminal, on stderr, and nothing in a pipe."""
+    """Give a function (done, total, kernel) that shows progress on stderr: on a terminal a bar, else a line each 25."""
     if not sys.stderr.isatty():
-        yield None
+
+        def line(done: int, total: int, kernel: str) -> None:
+            if done and done % EACH == 0 and done < total:
+                note(f"{what}: {done} of {total}, next {kernel}")
+
+        yield line
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

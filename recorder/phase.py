@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 from ..manifest.model import Phase
 
 _ready = threading.Event()
+_calls: dict[Callable[[], None], None] = {}
 
 
 def ready() -> None:
@@ -15,6 +17,13 @@ def ready() -> None:
     Call it once the server can take requests. It costs nothing where nothing is recorded; calling it again is allowed.
     """
     _ready.set()
+    for call in tuple(_calls):
+        call()
+
+
+def at_ready(call: Callable[[], None]) -> None:
+    """Have something done whenever startup is over, once for each time that it is given. It must not raise."""
+    _calls[call] = None
 
 
 def starting() -> None:

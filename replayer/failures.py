@@ -17,8 +17,8 @@ _ADVICE = (
         "C compiler|gcc|clang|'cc'|CalledProcessError",
         "install a C compiler and Python's headers, or set CC to one that works; `jitreplay doctor` tries it",
     ),
-    ("No space left|Disk quota|ENOSPC", "make room in the cache directory, or set JITREPLAY_CACHE to another"),
-    ("Read-only|Permission denied", "make the cache directory writable, or set JITREPLAY_CACHE to one that is"),
+    ("No space left|Disk quota|ENOSPC", "make room in the cache directory, or set TRITON_CACHE_DIR to another"),
+    ("Read-only|Permission denied", "make the cache directory writable, or set TRITON_CACHE_DIR to one that is"),
     ("noexec|failed to map segment", "move the cache directory to a file system that allows programs (not noexec)"),
     ("libcuda", "install the driver's libcuda.so.1, or run ldconfig"),
     (

@@ -69,7 +69,7 @@ class Report(msgspec.Struct):
     `error` is not empty when there was no replay at all: no manifest, or one that cannot be read. `stopped` is not
     when it ended before its time: too many equal failures. `notes` tell what else is worth knowing. `memory` is by how
     many bytes what this process uses grew meanwhile: `host`, and `device` where it runs on a GPU. `launchers` is how
-    many the C compiler built, where Triton has one for each signature.
+    many the C compiler built, where Triton has one for each signature; `cache` the Triton cache directory.
     """
 
     results: list[Result] = []
@@ -81,6 +81,7 @@ class Report(msgspec.Struct):
     notes: list[str] = []
     memory: dict[str, int] = {}
     launchers: int = 0
+    cache: str = ""
 
     @property
     def counts(self) -> dict[str, int]:
@@ -147,6 +148,8 @@ class Report(msgspec.Struct):
         for name, number in (("loaded", self.loaded), ("launchers", self.launchers)):
             if number:
                 data[name] = number
+        if self.cache:
+            data["cache"] = self.cache
         if self.stopped:
             data["stopped"] = self.stopped
         if self.memory:

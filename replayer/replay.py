@@ -13,8 +13,8 @@ from ..manifest import file
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Manifest
 from ..manifest.settings import settings
+from . import filled, several
 from . import prefetch as prefetching
-from . import several
 from .failures import advice
 from .outcome import Report, said
 from .prebuilt import read_only
@@ -93,6 +93,7 @@ def _replay(
     progress: Progress | None,
 ) -> Report:
     found = _manifest(manifest)
+    moved = filled.moved()
     ahead = prefetching.take(found)
     report: Report | None = None
     start = time.monotonic()
@@ -120,6 +121,9 @@ def _replay(
         elif device is not None:
             several.join(report, session.report, device)
     assert report is not None
+    if moved:
+        report.notes.append(moved)
+    filled.note(report.cache)
     return report
 
 
@@ -189,7 +193,9 @@ def verify(manifest: Manifest, *, allow: Iterable[str] = (), progress: Progress 
     It compiles nothing and writes nothing. It uses the recorded values: what a deployment with another configuration
     would launch, it cannot know.
     """
-    with read_only(usable_cache()) as cache:
-        session = Session(manifest, allow, cache=cache, trust=False)
+    cache = usable_cache()
+    with read_only(cache) as usable:
+        session = Session(manifest, allow, cache=usable, trust=False)
         session.verify(progress)
+    session.report.cache = cache
     return session.report

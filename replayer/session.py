@@ -80,7 +80,7 @@ class Session:
         self._listener = Listener()
         with self._stage("plan"), self._stage("total"), ExitStack() as undo:
             allow = tuple(allow)
-            self._cache = cache or settle(usable_cache())
+            self._cache = self.report.cache = cache or settle(usable_cache())
             triton_hash.begin(self._cache if trust else None, busy=True)
             self._resolver = resolver = Resolver(allow)
             worth, plan, soon = Worth(jobs, budget, background), None, None

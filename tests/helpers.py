@@ -156,6 +156,7 @@ def number(variant: Variant, index: int) -> int:
 def headless(folder: Path, target: str = TARGET) -> Iterator[Any]:
     """Give a headless driver in this process, with a Triton cache in `folder`; Triton is as before afterwards."""
     from jitreplay.jit.headless import install
+    from jitreplay.replayer import filled
 
     before = os.environ.get("TRITON_CACHE_DIR")
     os.environ["TRITON_CACHE_DIR"] = str(folder / "cache")
@@ -163,6 +164,7 @@ def headless(folder: Path, target: str = TARGET) -> Iterator[Any]:
         with install(target) as driver:
             yield driver
     finally:
+        filled.note("")
         if before is None:
             del os.environ["TRITON_CACHE_DIR"]
         else:

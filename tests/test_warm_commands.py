@@ -233,7 +233,7 @@ class TestReplay:
         report = as_json(shop.run("replay"))
 
         assert report["counts"] == {"cached": 3}
-        assert report.keys() == {"counts", "seconds", "variants", "memory", "loaded"} and report["loaded"] == 3
+        assert report.keys() == {"counts", "seconds", "variants", "memory", "loaded", "cache"} and report["loaded"] == 3
         assert report["memory"].keys() == {"host"}  # no GPU here
 
     def test_mends_a_cut_entry(self, restored: Shop) -> None:
