@@ -1,8 +1,14 @@
 """Many equal failures are the machine's: one message that says what to do."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from jitreplay.replayer.failures import MANY, Tally, advice
+
+from .helpers import LIMIT, environment, goods, save
 
 
 @pytest.mark.parametrize(
@@ -43,3 +49,30 @@ def test_one_that_works_or_fails_otherwise_begins_the_count_anew() -> None:
         if number % 7 == 0:
             tally.good()
     assert not tally.stopped
+
+
+@pytest.mark.parametrize("call", ["replay", "prefetch"])
+def test_a_machine_without_a_gpu_costs_one_line(tmp_path: Path, call: str) -> None:
+    """Nor a PATH in which nothing is found (CASES H2)."""
+    save(goods(tmp_path / "recorded", 1), tmp_path / "kernels.jitreplay")
+    code = f"""
+import logging
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+import jitreplay
+found = jitreplay.{call}("kernels.jitreplay", allow=("kernels",))
+print("goes on", getattr(found, "error", found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=environment(tmp_path, PATH="/nowhere", JITREPLAY_JOBS="1"),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    if call == "replay":
+        assert len(lines) == 1 and lines[0].startswith("no replay: ") and "goes on " in done.stdout
+    else:
+        assert len(lines) <= 1 and "goes on " in done.stdout
