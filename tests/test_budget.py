@@ -8,7 +8,7 @@ import pytest
 from jitreplay.manifest.model import Manifest, Phase
 
 from .helpers import program, save
-from .test_children import everything, only, outcomes, replayed
+from .test_children import OUTCOMES, REPLAYED, everything, only, outcomes, replayed
 
 __all__ = ["everything"]  # a fixture
 
@@ -30,9 +30,11 @@ def test_a_compile_that_never_ends_costs_the_others_nothing(
     dear = tuple(
         msgspec.structs.replace(v, compile_ms=recorded if v.kernel.qualname == "hangs" else 1) for v in found.variants
     )
-    manifest = Manifest(found.environments, dear)
+    save(Manifest(found.environments, dear), tmp_path / "kernels.jitreplay")
     # Far more than the others take; without a budget the replay would wait for an hour.
-    result = replayed(tmp_path, manifest, JITREPLAY_BUDGET="30s", JITREPLAY_LIMIT="60m", JITREPLAY_JOBS="0")
+    variables = {"JITREPLAY_BUDGET": "30s", "JITREPLAY_LIMIT": "60m", "FAULTS": str(tmp_path)}
+    two = "import jitreplay.replayer.prefetch as prefetching\nprefetching.free_cores = lambda: 2\n"
+    result = program(tmp_path, two + REPLAYED + OUTCOMES, **variables)
 
     assert outcomes(result) == {"hangs": [LEFT], "good": [["compiled", ""]] * 3}
 

@@ -39,6 +39,8 @@ class TestWarmLaunch:
             found.append((event, frame.f_code.co_filename, frame.f_lineno))
             return trace
 
+        collects = gc.isenabled()
+        gc.disable()  # other tools have it call them, in the middle of anything
         sys.settrace(trace)
         sys.setprofile(profile)
         try:
@@ -46,6 +48,8 @@ class TestWarmLaunch:
         finally:
             sys.setprofile(None)
             sys.settrace(None)
+            if collects:
+                gc.enable()
         return found
 
     def allocations(self) -> tuple[int, int]:
