@@ -12,6 +12,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,7 +113,10 @@ def may_have(device: Device) -> bool:
 
 def boards() -> set[str]:
     """Return the models of NVIDIA's boards as /proc tells them; empty where it does not."""
-    texts = [path.read_text() for path in BOARDS.glob("*/information")]
+    texts = []
+    for path in BOARDS.glob("*/information"):
+        with suppress(OSError):
+            texts.append(path.read_text())
     return {line.partition(":")[2].strip() for line in "\n".join(texts).splitlines() if line.startswith("Model:")}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 from ..jit import disk
 from ..jit.live_device import live_device
@@ -74,9 +74,7 @@ class Ahead:
         """
         if self._stamped or self._tally.stopped:
             return
-        for folder in self._prefetch.stamp.spoiled():
-            with suppress(OSError):
-                disk.discard(folder)  # nothing in an entry tells that its binary is another variant's
+        self._prefetch.discard_mixed()
         sure = [p.variant for p, shapes in work if not p.changed and is_recorded_form(shapes[0])]
         self._prefetch.start_for(sure, self._worth)
 

@@ -67,6 +67,8 @@ def examine(
     for target in targets:
         device, of = install(target), "" if len(targets) == 1 else f" {target}"
         if device is None:
+            what = f"{target} cannot be answered for without Triton and torch"
+            found.append(Finding(f"ptxas{of}", Health.NOTE, f"not checked: {what}", "install them"))
             continue
         if device.backend == "cuda" and isinstance(device.arch, int):
             found.append(_tool(f"ptxas{of}", functools.partial(tools.assembler, device.arch)))

@@ -8,7 +8,7 @@ from ..manifest.settings import LOGGER
 from ..recorder.phase import at_ready
 from .prefetch import usable_cache
 
-_filled = ""
+_filled = _told = ""
 
 
 def note(cache: str) -> None:
@@ -30,5 +30,7 @@ def moved() -> str:
 
 
 def _tell() -> None:
-    if told := moved():
+    global _told
+    if (told := moved()) and told != _told:
         LOGGER.warning("%s", told)
+    _told = told

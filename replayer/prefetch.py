@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -72,6 +73,7 @@ class Prefetch:
         self._limit = limit or LIMIT
         self._launchers = launchers or headless_device(active_driver()) is None
         self._numbers: dict[tuple[Any, ...], int] = {}
+        self._looked = False
 
     def start(self, variants: Iterable[Variant]) -> None:
         """Start the helper where there is none yet; it imports the modules of these variants' kernels.
@@ -152,8 +154,22 @@ class Prefetch:
             if may_be_sent(variant.kernel) and not self.quarantine.why(variant.kernel, variant.digest):
                 wanted.append(variant)
         if wanted:
+            self.discard_mixed()
             self.start(wanted)
         return wanted
+
+    def discard_mixed(self) -> None:
+        """Take entries out of a cache that is stamped but not whole whose binaries are other variants'. Once.
+
+        Nothing in such an entry tells, and a helper would find it good.
+        """
+        if self._looked:
+            return
+        self._looked = True
+        for folder in self.stamp.mixed():
+            self.stamp.drop()
+            with suppress(OSError):
+                disk.discard(folder)
 
     def ask_all(self, settings: Mapping[str, Any] | None = None) -> int:
         """Ask for every variant as a program with these settings will launch it; return how many were asked for.
@@ -166,10 +182,9 @@ class Prefetch:
             for form in forms(variant, survivors, live):
                 if is_recorded_form(form):
                     count += self.ask(variant, variant.digest)
-                else:
+                elif not self.quarantine.holds(variant.kernel):
                     # Its key is known to the helper alone; the replay finds it on disk, or asks again.
-                    changed = msgspec.structs.replace(variant, args=form.args)
-                    count += self.ask(changed, str(hash(changed.args)))
+                    count += self.ask(msgspec.structs.replace(variant, args=form.args), repr(form.args))
         return count
 
     def ask(self, variant: Variant, digest: str) -> bool:

@@ -52,6 +52,10 @@ class Quarantine:
         """Return why a key of a kernel is in quarantine, or ""."""
         return self._why.get((*kernel.identity, digest), "")
 
+    def holds(self, kernel: Kernel) -> bool:
+        """Whether any key of a kernel is in quarantine."""
+        return any(name[:-1] == kernel.identity for name in self._why)
+
     def add(self, kernel: Kernel, digest: str, why: str) -> None:
         """Put a key of a kernel in quarantine."""
         self.take([Held((*kernel.identity, digest), why)])

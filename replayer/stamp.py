@@ -7,6 +7,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ..jit.lock import own_folder
@@ -29,14 +30,25 @@ class Stamp:
         self.path: Path = own_folder(cache) / "stamps" / f"{name}.json"
 
     def whole(self) -> bool:
-        """Whether there is a stamp, and every file that it lists has the content that it had."""
+        """Whether there is a stamp, and every file that it lists has what it had, and a group that it is found by."""
         files = self._files()
-        return bool(files) and all(content_of(path) == mark for path, mark in files.items())
+        return bool(files) and all(content_of(path) == mark and _has_group(path) for path, mark in files.items())
 
-    def spoiled(self) -> set[str]:
-        """Return the folders of entries with a file that has another content than it had when it was stamped."""
-        files = self._files().items()
-        return {os.path.dirname(path) for path, mark in files if content_of(path) not in (mark, None)}
+    def mixed(self) -> set[str]:
+        """Return the folders of entries with a file that has what another file had when it was stamped.
+
+        A file that merely changed is none: compiled from another folder, the same entry holds other line information.
+        """
+        files = self._files()
+        marks = [tuple(mark) for mark in files.values()]
+        found = {path: content_of(path) for path in files}
+        wrong = [path for path, now in found.items() if now not in (None, files[path]) and tuple(now or ()) in marks]
+        return {str(self._cache / os.path.basename(os.path.dirname(path))) for path in wrong}
+
+    def drop(self) -> None:
+        """Forget it: a replay that is not warm in the end writes none."""
+        with suppress(OSError):
+            self.path.unlink()
 
     def _files(self) -> dict[str, list[int]]:
         """Return what each file that is stamped was, by its path."""
@@ -58,6 +70,11 @@ class Stamp:
             write_whole(self.path, json.dumps({"files": files}))
         except (OSError, ValueError):
             pass
+
+
+def _has_group(path: str) -> bool:
+    folder, name = os.path.split(path)
+    return not name.endswith(".json") or os.path.exists(os.path.join(folder, f"__grp__{name}"))
 
 
 def content_of(path: str) -> list[int] | None:

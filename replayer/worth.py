@@ -31,7 +31,7 @@ class Worth:
             return True  # a program that serves is not to wait for a compile in it
         per_launcher = LAUNCHER_MS if is_per_signature(backend) else 0
         alone = sum(cost_ms(variant) + per_launcher for variant in missing) / 1000
-        if self.budget is not None and (self.budget >= START or alone > self.budget / 2):
+        if self.budget is not None and (self.budget >= 2 * START or alone > self.budget / 2):
             return True  # only a compile in another process can be left when time is up
         return START + alone / free_cores() < alone
 

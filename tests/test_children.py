@@ -116,11 +116,13 @@ class TestCompiling:
         found = outcomes(replayed(tmp_path, manifest))
         assert sorted(pair[0] for pair in found["good"]) == ["cached", "compiled"]
 
-    @pytest.mark.parametrize("how", ["swapped", "one bit"])
+    @pytest.mark.parametrize("how", ["swapped", "another build's"])
     def test_a_binary_that_is_another_variants_is_made_anew(
         self, tmp_path: Path, everything: Manifest, how: str
     ) -> None:
-        """Of the same kernel and as long: nothing in the entry tells, but what was stamped does."""
+        """Of the same kernel and as long: nothing in the entry tells, but what was stamped does. One that was merely
+        built elsewhere, where line information differs, is as good, and stays.
+        """
         manifest = only(everything, "good", most=3)
         replayed(tmp_path, manifest)
         paths = sorted((tmp_path / "cache").glob("*/good.cubin"))[:2]
@@ -131,11 +133,21 @@ class TestCompiling:
             paths[1].write_bytes(mine)
         else:
             paths[0].write_bytes(mine[:-1] + bytes([mine[-1] ^ 1]))
+        now = paths[0].read_bytes()
         found = outcomes(replayed(tmp_path, manifest))
-        count = 2 if how == "swapped" else 1
-        assert sorted(pair[0] for pair in found["good"]) == ["cached"] * (3 - count) + ["compiled"] * count
-        assert [path.read_bytes() for path in paths] == [mine, other]
-        assert {pair[0] for pair in outcomes(replayed(tmp_path, manifest))["good"]} == {"cached"}
+        made = 2 if how == "swapped" else 0
+        assert sorted(pair[0] for pair in found["good"]) == ["cached"] * (3 - made) + ["compiled"] * made
+        assert [path.read_bytes() for path in paths] == [mine if made else now, other]
+        code = STARTED + REPLAYED + "answer([report.counts, len(started)])"
+        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [{"cached": 3}, 0]
+
+    def test_a_stamp_without_the_groups_decides_nothing(self, tmp_path: Path, everything: Manifest) -> None:
+        manifest = only(everything, "good", most=3)
+        replayed(tmp_path, manifest)
+        for group in (tmp_path / "cache").glob("*/__grp__good.json"):
+            group.unlink()
+        code = STARTED + REPLAYED + "answer([report.counts, len(started)])"
+        assert program(tmp_path, code, JITREPLAY_JOBS="2") == [{"compiled": 3}, 1]
 
     def test_a_full_cache_of_a_changed_program_needs_none_either(self, tmp_path: Path, everything: Manifest) -> None:
         """Recorded before and after a change, a kernel is there twice, and its entries in the cache once."""

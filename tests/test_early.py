@@ -167,10 +167,12 @@ def test_it_compiles_what_a_configuration_will_launch(tmp_path: Path) -> None:
     from jitreplay.replayer import prefetch
     manifest = jitreplay.load({str(path)!r})
 
-    def compiled(cache, settings):
+    def compiled(cache, settings, held=False):
         os.environ["TRITON_CACHE_DIR"] = cache
         ahead = prefetch.begin(manifest, allow=("kernels",), jobs=1, ask=False)
         before = len(ahead._numbers), ahead.children is not None
+        if held:
+            ahead.quarantine.add(manifest.variants[0].kernel, "0" * 32, "it hung")
         asked = ahead.ask_all(settings)
         states = [ahead.children.wait(number).state.value for number in ahead._numbers.values()]
         ahead.close()
@@ -179,11 +181,13 @@ def test_it_compiles_what_a_configuration_will_launch(tmp_path: Path) -> None:
 
     answer([len(manifest.variants), compiled({str(tmp_path / "a")!r}, {{}}),
             compiled({str(tmp_path / "b")!r}, {{"max_num_seqs": 7}}),
-            compiled({str(tmp_path / "c")!r}, {{"max_num_seqs": 16}})])
+            compiled({str(tmp_path / "c")!r}, {{"max_num_seqs": 16}}),
+            compiled({str(tmp_path / "d")!r}, {{"max_num_seqs": 7}}, held=True)])
     """
-    count, recorded, changed, equal = program(tmp_path, code)
+    count, recorded, changed, equal, held = program(tmp_path, code)
     assert count == 2
     assert recorded[:3] == [[0, True], 2, ["compiled", "compiled"]] and len(recorded[3]) == 2
     assert changed[0] == [0, True] and set(changed[2]) <= {"compiled", "cached"} and len(changed[3]) == 1
     assert set(changed[3]) < set(recorded[3])
+    assert held[1:] == [0, [], []]  # the replay knows which of its keys it was
     assert len(equal[3]) == 1 and {*equal[3], *changed[3]} == set(recorded[3])
