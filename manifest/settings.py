@@ -19,7 +19,7 @@ class SettingError(JitreplayError):
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the variables `JITREPLAY_*` say. `jobs` 0 means by free cores.
+    """What the variables `JITREPLAY_*` say. `jobs` 0 means by free cores, `most` 0 that all variants are replayed.
 
     `budget` and `limit` are in seconds, None where not given: of a whole replay, of one compile.
     """
@@ -30,6 +30,7 @@ class Settings(msgspec.Struct, frozen=True):
     budget: float | None = None
     background: bool = False
     jobs: int = 0
+    most: int = 0
     limit: float | None = None
     strict: bool = False
     report: str = ""
@@ -54,6 +55,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         budget=seconds("JITREPLAY_BUDGET", get("BUDGET")) if get("BUDGET") else None,
         background=flag("JITREPLAY_BACKGROUND", get("BACKGROUND")),
         jobs=number("JITREPLAY_JOBS", get("JOBS")) if get("JOBS") else 0,
+        most=number("JITREPLAY_MOST", get("MOST")) if get("MOST") else 0,
         limit=seconds("JITREPLAY_LIMIT", get("LIMIT")) if get("LIMIT") else None,
         strict=flag("JITREPLAY_STRICT", get("STRICT")),
         report=get("REPORT"),

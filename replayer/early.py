@@ -11,7 +11,8 @@ from ..jit.live_device import recorded_device, running_device
 from ..jit.resolve import Resolver
 from ..jit.tools import may_have
 from ..manifest.model import Manifest
-from .plan import Plan, make_plan
+from ..manifest.settings import settings
+from .plan import Plan, cut, make_plan
 from .prefetch import Prefetch, usable_cache
 from .worth import Worth
 
@@ -32,6 +33,7 @@ class Early:
         if device is None:
             return
         self._plan, self._backend = make_plan(manifest, device.backend, resolver, rank), device.backend
+        cut(self._plan, settings().most)
         self.prefetch = Prefetch(manifest, device, usable_cache(), allow=allow, rank=rank, jobs=worth.jobs, limit=limit)
         self.prefetch.start_for([planned.variant for planned in self._plan.todo if not planned.changed], worth)
 

@@ -68,8 +68,16 @@ def make_plan(manifest: Manifest, backend: str, resolver: Resolver, rank: str = 
     return plan
 
 
-ELSEWHERE = ("recorded on ", "another pipeline stage's ")
+BEYOND = "beyond JITREPLAY_MOST="
+ELSEWHERE = ("recorded on ", "another pipeline stage's ", BEYOND)
 """How the reason of a variant begins that is not for this process at all."""
+
+
+def cut(plan: Plan, most: int) -> None:
+    """Drop what is beyond so many variants, the most needed; 0 drops none."""
+    if most:
+        plan.dropped += [Result(p.variant, Outcome.SKIPPED, f"{BEYOND}{most}") for p in plan.todo[most:]]
+        del plan.todo[most:]
 
 
 def known_stages(manifest: Manifest) -> frozenset[str]:

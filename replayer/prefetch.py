@@ -18,7 +18,7 @@ from ..jit.resolve import Unresolved
 from ..jit.toolchain import toolchain
 from ..manifest.derivation import Survivors
 from ..manifest.model import Kernel, Manifest, Variant
-from ..manifest.settings import LOGGER
+from ..manifest.settings import LOGGER, settings
 from .children import Children, Guest, Helper
 from .live import Live, forms, is_recorded_form
 from .meeting import Meeting
@@ -153,6 +153,7 @@ class Prefetch:
                 continue
             if may_be_sent(variant.kernel) and not self.quarantine.why(variant.kernel, variant.digest):
                 wanted.append(variant)
+        del wanted[settings().most or len(wanted) :]
         if wanted:
             self.discard_mixed()
             self.start(wanted)

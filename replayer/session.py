@@ -18,6 +18,7 @@ from ..jit.resolve import Absent, Resolver, Unresolved
 from ..manifest.derivation import Survivors
 from ..manifest.errors import JitreplayError
 from ..manifest.model import Choice, Manifest
+from ..manifest.settings import settings
 from ..manifest.words import many
 from .ahead import OVER, Ahead
 from .background import Background
@@ -26,7 +27,7 @@ from .drift import drift
 from .early import Early
 from .live import Form, Live, forms, needs_late
 from .outcome import NOT_WARM, ChoiceResult, Outcome, Report, Result, said
-from .plan import ELSEWHERE, Planned, make_plan
+from .plan import ELSEWHERE, Planned, cut, make_plan
 from .plan import planned as plan_one
 from .prebuilt import differences, kept, settle
 from .prefetch import Prefetch, usable_cache
@@ -34,6 +35,9 @@ from .progress import Progress
 from .waiting import WAITS, Waiting
 from .warm import Warmer
 from .worth import Worth
+
+HEAVY = 1 << 30
+"""Bytes of a process's memory that a replay takes without a word."""
 
 
 class ReplayError(JitreplayError):
@@ -93,6 +97,8 @@ class Session:
             if soon is not None:
                 plan = soon.plan_for(backend)
             plan = plan or make_plan(manifest, backend, resolver, rank)
+            if load:
+                cut(plan, settings().most)
             self._survivors = Survivors(manifest.variants, manifest.environments)
             self.todo = plan.todo
             self.report.results.extend(plan.dropped)
@@ -272,6 +278,11 @@ class Session:
         self._ahead.close(self.report, complete=not self.todo)
         triton_hash.check()
         self.report.launchers = self._warmer.built
+        if (host := self.report.memory.get("host", 0)) > HEAVY:
+            words = (
+                f"the replay took {host / 2**30:.1f} GiB of this process's memory; JITREPLAY_MOST=N replays only the N"
+            )
+            self.report.notes.append(f"{words} most needed of {many(len(self.report.results), 'variant')}")
         if not self._shipped and (told := differences(self._cache)):
             self.report.notes.append(told)
         if any(result.outcome is Outcome.COMPILED for result in self.report.results) and (told := kept(self._cache)):

@@ -15,6 +15,7 @@ from jitreplay.manifest.model import Argument, Kernel, Manifest, Phase, Variant
 from jitreplay.manifest.values import Integer, Tensor
 from jitreplay.recorder import phase
 from jitreplay.replayer.outcome import Outcome, Report
+from jitreplay.replayer.plan import order
 from jitreplay.replayer.session import ReplayError
 
 from .helpers import headless, merged, program, save
@@ -59,6 +60,29 @@ def outcomes(report: Report) -> set[Outcome]:
 
 def reasons(report: Report) -> set[str]:
     return {result.reason for result in report.results}
+
+
+class TestMost:
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_the_most_needed_alone_are_replayed(
+        self, driver: Any, recording: Manifest, monkeypatch: pytest.MonkeyPatch, strict: bool
+    ) -> None:
+        monkeypatch.setenv("JITREPLAY_MOST", "4")
+        report = jitreplay.replay(recording, strict=strict)
+
+        assert report.counts == {"compiled": 4, "skipped": 6} and driver.loads == 4
+        assert [r.variant for r in report.results if r.loaded] == order(recording.variants)[:4]
+        assert {r.reason for r in report.results if not r.loaded} == {"beyond JITREPLAY_MOST=4"}
+
+    def test_one_that_takes_much_memory_says_so(
+        self, driver: Any, recording: Manifest, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from jitreplay.replayer import session
+
+        assert jitreplay.replay(recording).notes == []
+        monkeypatch.setattr(session, "HEAVY", -(1 << 40))
+        (note,) = jitreplay.replay(recording).notes
+        assert "GiB" in note and "JITREPLAY_MOST" in note and "10 variants" in note
 
 
 class TestWarm:

@@ -20,6 +20,7 @@ def test_every_variable_is_read() -> None:
             "JITREPLAY_CACHE": "c",
             "JITREPLAY_BUDGET": "2m",
             "JITREPLAY_JOBS": "4",
+            "JITREPLAY_MOST": "500",
             "JITREPLAY_STRICT": "1",
             "JITREPLAY_REPORT": "r",
             "JITREPLAY_LOG": "debug",
@@ -28,7 +29,7 @@ def test_every_variable_is_read() -> None:
     )
 
     assert (found.record, found.manifest, found.cache, found.report, found.log) == ("dir", "m", "c", "r", "debug")
-    assert (found.budget, found.jobs, found.strict) == (120.0, 4, True)
+    assert (found.budget, found.jobs, found.most, found.strict) == (120.0, 4, 500, True)
     assert found.allow == ("fla", "liger_kernel", "engine")
 
 
@@ -45,7 +46,15 @@ def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("BUDGET", "soon"), ("BUDGET", "-1"), ("BUDGET", "1h"), ("JOBS", "-1"), ("JOBS", "1.5"), ("STRICT", "maybe")],
+    [
+        ("BUDGET", "soon"),
+        ("BUDGET", "-1"),
+        ("BUDGET", "1h"),
+        ("JOBS", "-1"),
+        ("JOBS", "1.5"),
+        ("MOST", "all"),
+        ("STRICT", "maybe"),
+    ],
 )
 def test_a_value_of_the_wrong_form_names_its_variable(name: str, value: str) -> None:
     with pytest.raises(SettingError, match=f"JITREPLAY_{name}={value}: expected") as caught:
